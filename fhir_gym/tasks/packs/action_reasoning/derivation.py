@@ -55,7 +55,7 @@ def derive_truth(plan: CaseSpec, mrn: str, chart: LabHistory, row: ReferenceRang
     require_possible(plan, mrn)
     series = chart.one(mrn, plan.lab)
     used = _used(plan, series)
-    _require(plan, series, used)
+    _require(plan, series, used, chart.now)
     exact = mean_of(used) if used else None
     if exact is not None and plan.family == "aggregation" and is_halfway(exact, plan.digits):
         raise TaskError(f"the mean of {plan.lab} of {mrn} is exactly halfway between two roundings: {float(exact):g}")
@@ -188,13 +188,13 @@ def _used(plan: CaseSpec, series: Series) -> tuple[LabResult, ...]:
     return inside if plan.family == "aggregation" else inside[-1:]
 
 
-def _require(plan: CaseSpec, series: Series, used: Sequence[LabResult]) -> None:
+def _require(plan: CaseSpec, series: Series, used: Sequence[LabResult], now: datetime) -> None:
     """Raise TaskError if it is ambiguous which results count."""
     as_of = parse_instant(plan.as_of)
     start = None if plan.window_hours is None else as_of - timedelta(hours=plan.window_hours)
     if used and plan.family != "aggregation":
         start = used[-1].taken
-    problem = series.objection(start, as_of)
+    problem = series.objection(start, as_of, now)
     if problem is not None:
         raise TaskError(f"the {plan.lab} results of patient {series.patient} are ambiguous: {problem}")
 

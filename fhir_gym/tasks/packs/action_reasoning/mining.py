@@ -333,14 +333,14 @@ class _Miner:
                 yield self._soon_after(series, _disputed(series))
 
     def _soon_after(self, series: Series, numbers: Iterable[int]) -> list[datetime]:
-        """Return a time shortly after each numbered result; the time precedes the next result and `now`."""
-        counted, moments = series.counted, []
+        """Return a time shortly after each numbered result was issued; it precedes the next result and `now`."""
+        moments = []
         for number in numbers:
-            taken = counted[number].taken
-            gap = self._until(series, number) - taken
+            issued = series.counted[number].issued
+            gap = self._until(series, number) - issued
             ahead = min(timedelta(minutes=5 + number * 13 % 50), timedelta(seconds=gap // timedelta(seconds=2)))
             if timedelta() < ahead < gap:
-                moments.append(taken + ahead)
+                moments.append(issued + ahead)
         return moments
 
     def _until(self, series: Series, number: int) -> datetime:
@@ -421,7 +421,7 @@ class _Miner:
                 return "a mean on a rounding half"
         elif used and self.scenario != "sparse":
             start = used[-1].taken
-        return series.objection(start, as_of)
+        return series.objection(start, as_of, self.now)
 
 
 def _is_clustered(readings: tuple[LabResult, ...], number: int) -> bool:

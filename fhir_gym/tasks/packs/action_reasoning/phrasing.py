@@ -53,8 +53,8 @@ PROMPTS: Mapping[Scenario, tuple[str, ...]] = {
 """Templates of the instructions of each scenario; `placeholder_values` fills the placeholders."""
 
 _WINDOW = (
-    "A time window includes both ends. If the question names a moment in the past, results taken after that moment do "
-    "not count."
+    "A time window includes both ends. If the question names a moment in the past, results taken or issued after that "
+    "moment do not count."
 )
 _RETRIEVAL_FORM = (
     "Give the value as it is stored. Finish with FINISH([<value>]), or with FINISH([-1]) if no result counts. "
@@ -160,16 +160,11 @@ def instruction(plan: CaseSpec, person: PatientSummary, age: int | None, now: st
 
 
 def context(plan: CaseSpec, person: PatientSummary, age: int | None, order: OrderSpec | None) -> str:
-    """Return the codes, the ranges and the content of the order; longer contexts also have irrelevant sentences."""
-    needed = [*_needed(plan, order)]
+    """Return the codes, the ranges and the content of the order; longer contexts add a line of irrelevant sentences."""
+    needed = " ".join(_needed(plan, order))
     rng = random.Random(int.from_bytes(blake2b(f"{person.id} {plan.lab} {plan.as_of}".encode()).digest()[:8], "big"))
-    idle = [*_idle(plan, person, age, rng)]
-    # Insert the needed sentences at random places between the irrelevant sentences, without changing their order.
-    places = sorted(rng.sample(range(len(needed) + len(idle)), len(needed)))
-    told = idle
-    for place, text in zip(places, needed, strict=True):
-        told.insert(place, text)
-    return " ".join(told)
+    background = " ".join(_idle(plan, person, age, rng))
+    return f"{needed}\nBackground: {background}" if background else needed
 
 
 def rounding(digits: int) -> str:

@@ -118,7 +118,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
 
     @override
     def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:
-        found = readings((yield look(p)), p.plan)
+        found = readings((yield look(p)), p)
         yield Finish([_answered(p.plan, found)])
 
     @override
@@ -208,7 +208,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
         mrn, row = p.case.eval_MRN, None
         if self.depends_on_patient(p):
             row = _range_for(p, (yield Get(f"/Patient/{mrn}")))
-        found = readings((yield look(p)), p.plan)
+        found = readings((yield look(p)), p)
         value = _answered(p.plan, found)
         needed = bool(found) and self.is_due(p, value, row)
         if needed and p.order is not None:
@@ -288,13 +288,13 @@ def look(p: ReasoningParams) -> Action:
     return Get("/Observation", wanted)
 
 
-def readings(bundle: Json, plan: CaseSpec) -> list[ParsedResult]:
+def readings(bundle: Json, p: ReasoningParams) -> list[ParsedResult]:
     """Return the results that count up to the reference time, one for each instant, latest first."""
-    as_of = parse_instant(plan.as_of)
+    plan, as_of = p.plan, parse_instant(p.plan.as_of)
     test = LabTest(plan.lab, plan.unit, low=0, high=0, digits=plan.digits, neighbour="")
     kept: dict[object, ParsedResult] = {}
     for one in counted_results(bundle, test):
-        if one.taken <= as_of:
+        if one.taken <= as_of and (plan.as_of == p.now or one.issued <= as_of):
             kept.setdefault(one.taken, one)  # among results of the same instant, the result issued last comes first
     return list(kept.values())
 

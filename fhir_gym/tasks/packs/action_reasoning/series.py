@@ -85,17 +85,20 @@ class Series:
         last = bisect_right(self.counted, as_of, key=_TAKEN)
         return self.counted[last - 1] if last else None
 
-    def objection(self, start: datetime | None, end: datetime) -> str | None:
+    def objection(self, start: datetime | None, end: datetime, now: datetime) -> str | None:
         """Return why it is ambiguous which results of a time span count; None if it is not.
 
         Args:
             start: Start of the span, inclusive; None if the span starts with the record.
             end: End of the span, inclusive.
+            now: Current time of the world.
         """
         if self.undated:
             return "a result without an instant"
         if between(self.others, start, end):
             return "a result in another unit"
+        if end < now and any(one.issued > end for one in between(self.counted, start, end)):
+            return "a result that was issued after the time of the question"
         if self.ambiguous and any(one.id in self.ambiguous for one in between(self.counted, start, end)):
             return "two values with the same instant and issue time"
         return None

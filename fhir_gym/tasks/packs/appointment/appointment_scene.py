@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -73,6 +74,40 @@ class AppointmentScene(Params):
             *map(booking_resource, self.bookings),
             *map(waitlist_resource, self.waiting),
         ]
+
+
+class Agenda:
+    """The times at which doctors and patients are occupied, so that nobody has two appointments at the same time.
+
+    Args:
+        rng: Random generator.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._occupied: set[tuple[str, datetime]] = set()
+
+    def draw(
+        self, schedules: Iterable[ProviderSchedule], starts: Sequence[datetime], patient: str = ""
+    ) -> tuple[ProviderSchedule, datetime] | None:
+        """Draw a time at which neither the doctor nor the patient is occupied; from then on, both are.
+
+        Args:
+            schedules: The schedules to choose from.
+            starts: The starts to choose from.
+            patient: Id of the patient; empty if the time is for no patient.
+        """
+        times = [
+            (schedule, start)
+            for schedule in schedules
+            for start in starts
+            if self._occupied.isdisjoint(((schedule.id, start), (patient, start)))
+        ]
+        if not times:
+            return None
+        schedule, start = self._rng.choice(times)
+        self._occupied.update((who, start) for who in (schedule.id, patient) if who)
+        return schedule, start
 
 
 def new_schedules(rng: random.Random, world: World, ids: IdAllocator, count: int) -> tuple[ProviderSchedule, ...]:

@@ -24,12 +24,11 @@ from fhir_gym.tasks.authoring import (
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, location_resource, schedule_resource
 from fhir_gym.types import Resource
 
-AT_PLACE = "A slot belongs to a place if the place is an actor of the slot's schedule. "
+AT_PLACE = "A slot is at a place if the place is an actor of the slot's schedule. "
 AVAILABLE = "A slot is available if its status is free. "
 BOTH_NAMES = "Both names must match exactly; other practitioners may have similar names. "
 DOCTOR = '"Dr. A B" is the practitioner with given name A and family name B. '
-FROM_THEN_ON = "A slot that starts exactly at that time counts. "
-NEXT_WEEKDAY = 'A weekday called "next" is the first such weekday strictly after today. '
+NEXT_WEEKDAY = 'A "next" weekday is the first such day after today; today itself does not count. '
 
 LANGUAGES = {
     "ar": "Arabic",

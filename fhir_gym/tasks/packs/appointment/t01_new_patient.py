@@ -63,13 +63,13 @@ class NewPatient(Task[NewPatientParams]):
     prompts = (
         "A new patient is at the front desk. Please register them: given name {given}, family name {family}, date of "
         "birth {birth_date}, phone {phone}, street address {line}, city {city}, state {state}. This is their first "
-        "visit: nobody on file is this person, not even someone with the same name.",
+        "visit: anybody on file with the same name is a different person.",
         "Please enter a new patient.\n- Family name: {family}\n- Given name: {given}\n"
         "- Date of birth: {birth_date}\n- Phone: {phone}\n- Street address: {line}\n- City: {city}\n- State: {state}\n"
         "This person has never been here before, so do not reuse an existing record.",
-        "Please create a patient record for {given} {family} (given name {given}, family name {family}), born "
-        "{birth_date}, phone {phone}, who lives at {line} in {city}, {state}. Any similar record on file belongs to "
-        "somebody else.",
+        "Please create a new patient record. The given name is {given}, the family name {family} and the date of birth "
+        "{birth_date}. The phone number is {phone}, and the address is {line}, {city}, {state}. Any similar record on "
+        "file belongs to somebody else.",
     )
     brief = (
         "Please register a new patient: {given} {family}, born {birth_date}, phone {phone}, address {line}, {city}, "

@@ -69,7 +69,7 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         "Is an operation coming up for {patient} (Patient/{id})? Please look at the next {days} days only.",
     )
     brief = (
-        "Which active surgery order of {patient} (Patient/{id}) is for one of the {days} days from 00:00 today on? "
+        "Which active surgery order of {patient} (Patient/{id}) is for one of the {days} days that begin with today? "
         'Finish with FINISH(["<service request id>"]), or with FINISH([]) if there is none.'
     )
     answer_instructions = (

@@ -112,16 +112,17 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
     )
     brief = (
         "Please enter the insurance of {patient} (Patient/{id}) with {insurer}, from {start} to {end}, group {group}, "
-        "plan {plan}, of which the patient's {relation} {given} {family}, who must be added as a related person, is "
-        'subscriber and policy holder. Finish with FINISH(["<coverage id>"]).'
+        "plan {plan}, and enter the subscriber and policy holder, the patient's {relation} {given} {family}, as a new "
+        'related person. Finish with FINISH(["<coverage id>"]).'
     )
     answer_instructions = (
         "Create exactly two resources. First create a RelatedPerson of the patient, with the relationship as a code "
         f"from {ROLES} or as text. Then create a Coverage with status active, the patient as beneficiary, "
         "the RelatedPerson as subscriber and as policyHolder, and the period with both dates. Its only payor is the "
-        "active Organization on file whose name is exactly the insurer's. Its only classes are the group and the plan, "
-        f"of type group and type plan in {COVERAGE_CLASS}, each with its number as the value. Do not change existing "
-        f'records. {ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new Coverage.'
+        "active Organization on file that has exactly the insurer's name. It has two classes and no others: one of "
+        "type group with the group as its value, and one of type plan with the plan as its value (both types are codes "
+        f"of {COVERAGE_CLASS}). Do not change existing records. {ADD_NOTHING} "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the new Coverage.'
     )
     answer = IdAnswer(("Coverage",))
     gold_steps = 4

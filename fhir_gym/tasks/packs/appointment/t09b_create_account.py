@@ -118,16 +118,14 @@ class CreateAccount(_CreateAccount):
     strata = (ABSENT,)
     required_tools = (("create",), ("read", "update"), ("search", "create"), ("read", "create"))
     prompts = (
-        "Please create an active account for {patient} (Patient/{id}). The patient has no active account yet; leave "
-        "the other accounts on file as they are.",
-        "{patient} (Patient/{id}) needs a billing account. Please open a new one with status active for this patient "
-        "alone, and do not reactivate an old one.",
-        "Please set up an account for the patient {patient} (Patient/{id}), with status active and the patient as its "
-        "only subject. Leave everything that is already on file unchanged.",
+        "Please create an active account for {patient} (Patient/{id}). The patient has no active account yet.",
+        "{patient} (Patient/{id}) needs a billing account. Please open a new one; do not reactivate an old one.",
+        "Please set up a new, active account for the patient {patient} (Patient/{id}).",
     )
     brief = 'Please create a new active account for {patient} (Patient/{id}). Finish with FINISH(["<account id>"]).'
     answer_instructions = (
-        f"Create exactly one Account with status active and the patient as its only subject. {ADD_NOTHING} "
+        f"Create exactly one Account with status active and the patient as its only subject. Change no other account. "
+        f"{ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new account.'
     )
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {"Account": ("status", "subject")}

@@ -9,7 +9,7 @@ from datetime import date
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.appointment.slot_scenes import AT_PLACE, AVAILABLE, FROM_THEN_ON, SlotDraft, consulting_hours
+from fhir_gym.tasks.packs.appointment.slot_scenes import AT_PLACE, AVAILABLE, SlotDraft, consulting_hours
 from fhir_gym.tasks.packs.appointment.slot_search import AtOnePlace, EarliestParams, FindEarliest, PlaceRequest, Query
 
 _DAYS = 8
@@ -34,18 +34,19 @@ class EarliestSlot(AtOnePlace[EarliestParams[PlaceRequest]], FindEarliest[PlaceR
     key = "11a"
     title = "Earliest slot of any provider"
     prompts = (
-        "What is the earliest slot available with any provider at {name} (Location/{clinic}) at {moment} or later?",
-        "A caller would like to be seen as soon as possible at {name} (Location/{clinic}), at {moment} or later, by "
-        "any provider. Please find the first available slot.",
-        "Please look through the schedules of all providers at Location/{clinic} ({name}) and find the first slot "
-        "that is available at {moment} or later.",
+        "What is the earliest available slot with any provider at {name} (Location/{clinic}) that starts at or after "
+        "{moment}?",
+        "A caller would like to be seen as soon as possible at {name} (Location/{clinic}), by any provider, but not "
+        "before {moment}. Please find the first available slot.",
+        "Please look through the schedules of all providers at Location/{clinic} ({name}), and find the first "
+        "available slot that starts at or after {moment}.",
     )
     brief = (
-        'What is the earliest free slot at {name} (Location/{clinic}) at {moment} or later? Finish with FINISH(["<slot '
-        'id>"]), or with FINISH([]) if there is none.'
+        "What is the earliest free slot at {name} (Location/{clinic}) that starts at or after {moment}? "
+        'Finish with FINISH(["<slot id>"]), or with FINISH([]) if there is none.'
     )
     answer_instructions = (
-        f'{AT_PLACE}{AVAILABLE}{FROM_THEN_ON}Finish with FINISH(["<id>"]), where <id> is the id of the slot, or with '
+        f'{AT_PLACE}{AVAILABLE}Finish with FINISH(["<id>"]), where <id> is the id of the slot, or with '
         "FINISH([]) if no slot is available. Change nothing."
     )
 

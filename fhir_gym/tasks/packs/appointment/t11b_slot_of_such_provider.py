@@ -11,7 +11,6 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, Person, new_person, other_given
 from fhir_gym.tasks.packs.appointment.slot_scenes import (
     AVAILABLE,
-    FROM_THEN_ON,
     LANGUAGES,
     Clinic,
     Place,
@@ -64,23 +63,25 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
     difficulty = 3
     required_tools = (("search", "search"), ("search",), ("search", "read", "search"))
     prompts = (
-        "What is the earliest slot available at {name} (HealthcareService/{clinic}) with a {gender} provider in "
-        "{city} who speaks {language} (code {code}), at {moment} or later?",
+        "What is the earliest available slot at {name} (HealthcareService/{clinic}) that starts at or after {moment} "
+        "and is with a {gender} provider in {city} who speaks {language} (code {code})?",
         "A patient would like to see a {gender} provider in {city} who speaks {language} (code {code}) as soon as "
         "possible, but not before {moment}. Please find the first such slot available at {name} "
         "(HealthcareService/{clinic}).",
-        "Please search the schedules of HealthcareService/{clinic} ({name}) for the first slot available at {moment} "
-        "or later with a {gender} provider who is based in {city} and speaks {language} (code {code}).",
+        "A patient needs a {gender} provider in {city} who speaks {language} (code {code}). Please search the "
+        "schedules of HealthcareService/{clinic} ({name}) for the first available slot with such a provider that "
+        "starts at or after {moment}.",
     )
     brief = (
-        "What is the earliest free slot at {name} (HealthcareService/{clinic}) at {moment} or later with a {gender} "
-        'provider who speaks {language} (code {code}) and has an address in {city}? Finish with FINISH(["<slot id>"]), '
-        "or with FINISH([]) if there is none."
+        "What is the earliest free slot at {name} (HealthcareService/{clinic}) that starts at or after {moment} and is "
+        "with a {gender} provider who speaks {language} (code {code}) and has an address in {city}? "
+        'Finish with FINISH(["<slot id>"]), or with FINISH([]) if there is none.'
     )
     answer_instructions = (
-        "A slot belongs to a service and to a provider (a Practitioner) if both are actors of the slot's schedule. The "
-        "provider's city is the city of the Practitioner's address and must have exactly this name; the provider's "
-        f"languages are those in communication, coded in {_BCP47}. {AVAILABLE}{FROM_THEN_ON}"
+        "A slot is with a provider (a Practitioner) at a service if both the Practitioner and the HealthcareService "
+        "are actors of the slot's schedule. A provider is in a city if the Practitioner's address has exactly this "
+        "city. A provider speaks a language if the Practitioner's communication has the language's code (system "
+        f"{_BCP47}). {AVAILABLE}"
         'Finish with FINISH(["<id>"]), where <id> is the id of the slot, or with FINISH([]) if no slot is available. '
         "Change nothing."
     )

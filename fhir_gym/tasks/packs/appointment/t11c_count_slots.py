@@ -12,15 +12,7 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator
 from fhir_gym.tasks.grading import CountAnswer
-from fhir_gym.tasks.packs.appointment.slot_scenes import (
-    AT_PLACE,
-    AVAILABLE,
-    FROM_THEN_ON,
-    Clinic,
-    SlotScene,
-    joint_clinic,
-    scattered,
-)
+from fhir_gym.tasks.packs.appointment.slot_scenes import AT_PLACE, AVAILABLE, Clinic, SlotScene, joint_clinic, scattered
 from fhir_gym.tasks.packs.appointment.slot_search import FindOpenSlots, OpenSlotsParams, PlaceRequest, Query
 
 _SERVICES = tuple(
@@ -79,20 +71,20 @@ class CountSlots(FindOpenSlots[ServiceRequest]):
     required_tools = (("search", "search"), ("search", "read", "search"), ("search",))
     prompts = (
         "How many slots for {service} (specialty {code} of {system}) are available at {name} (Location/{clinic}) at "
-        "{start} or later?",
-        "A patient is asking for an appointment in {service} at {name} (Location/{clinic}), at {start} or later. How "
-        "many slots are available for this specialty (code {code} of {system})?",
-        "Please count the slots available at Location/{clinic} ({name}) for the specialty {service} ({system} code "
-        "{code}) that start at {start} or later.",
+        "or after {start}?",
+        "A patient is asking for an appointment in {service} (specialty {code} of {system}) at {name} "
+        "(Location/{clinic}), but not before {start}. How many slots are available?",
+        "Please count the available slots for {service} (specialty {code} of {system}) at Location/{clinic} ({name}) "
+        "that start at or after {start}.",
     )
     brief = (
-        "How many free slots for {service} (specialty {code}) are there at {name} (Location/{clinic}) at {start} or "
-        "later? Finish with FINISH([<number>])."
+        "How many free slots for {service} (specialty {code}) are there at {name} (Location/{clinic}) at or after "
+        "{start}? Finish with FINISH([<number>])."
     )
     answer_instructions = (
-        "A slot belongs to a specialty if the specialty of the slot's schedule has its code; a schedule may have "
-        f"several specialties. {AT_PLACE}{AVAILABLE}{FROM_THEN_ON}Finish with FINISH([<number>]), or with FINISH([0]) "
-        "if there are none. Change nothing."
+        "A slot is for a specialty if the slot's schedule has the specialty's code; a schedule may have several "
+        f"specialties. {AT_PLACE}{AVAILABLE}A slot counts if it starts at or after the named time. "
+        "Finish with FINISH([<number>]), or with FINISH([0]) if there are none. Change nothing."
     )
     answer = CountAnswer()
     strata = ("0", "0", "1", "2", "2", "3", "3", "4", "4", "5", "5")

@@ -22,7 +22,6 @@ from fhir_gym.tasks.packs.appointment.slot_scenes import (
     AVAILABLE,
     BOTH_NAMES,
     DOCTOR,
-    FROM_THEN_ON,
     Clinic,
     ProviderSchedule,
     SlotScene,
@@ -64,20 +63,20 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
     difficulty = 3
     required_tools = (("search",), ("search", "read"))
     prompts = (
-        "What is the earliest slot available with Dr. {doctor} (given name {given}, family name {family}) at "
-        "{moment} or later?",
-        "A patient would like to see Dr. {doctor} (given name {given}, family name {family}) as soon as possible, at "
-        "{moment} or later. Please find the doctor's first available slot.",
+        "What is the earliest available slot with Dr. {doctor} (given name {given}, family name {family}) that starts "
+        "at or after {moment}?",
+        "A patient would like to see Dr. {doctor} (given name {given}, family name {family}) as soon as possible, but "
+        "not before {moment}. Please find the doctor's first available slot.",
         "Please check all schedules of the practitioner with given name {given} and family name {family}, and find the "
-        "first slot available at {moment} or later.",
+        "first available slot that starts at or after {moment}.",
     )
     brief = (
-        'What is the earliest free slot with Dr. {doctor} at {moment} or later? Finish with FINISH(["<slot id>"]), or '
-        "with FINISH([]) if there is none."
+        "What is the earliest free slot with Dr. {doctor} that starts at or after {moment}? "
+        'Finish with FINISH(["<slot id>"]), or with FINISH([]) if there is none.'
     )
     answer_instructions = (
         f"{DOCTOR}{BOTH_NAMES}A slot is a practitioner's if the practitioner is an actor of the slot's schedule, at "
-        f"any place. {AVAILABLE}{FROM_THEN_ON}"
+        f"any place. {AVAILABLE}"
         'Finish with FINISH(["<id>"]), where <id> is the id of the slot, or with FINISH([]) if no slot is available. '
         "Change nothing."
     )

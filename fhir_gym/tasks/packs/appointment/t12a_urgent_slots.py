@@ -42,12 +42,12 @@ class UrgentSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Place
         "Please count the slots available at Location/{clinic} ({name}) between {start} and {end}.",
     )
     brief = (
-        "How many free slots at {name} (Location/{clinic}) start at {start} or later and before {end}? Finish with "
+        "How many free slots at {name} (Location/{clinic}) start at or after {start} and before {end}? Finish with "
         "FINISH([<number>])."
     )
     answer_instructions = (
-        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts at the first of the two times or later, and before the "
-        "second. Finish with FINISH([<number>]), or with FINISH([0]) if there are none. Change nothing."
+        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts at or after the first time and before the second. "
+        "Finish with FINISH([<number>]), or with FINISH([0]) if there are none. Change nothing."
     )
     answer = CountAnswer()
     strata = ("0", "0", "1", "2", "2", "3", "3", "4", "4", "5", "5")

@@ -67,7 +67,7 @@ class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[
     )
     answer_instructions = (
         f'{AT_PLACE}{AVAILABLE}{NEXT_WEEKDAY}The weekday "after next" is one week later. A slot is on a day if it '
-        'starts at or after 00:00 of that day and before 00:00 of the following day. Finish with FINISH(["<id>", ...]) '
+        'starts at any time of that day. Finish with FINISH(["<id>", ...]) '
         "and the ids of all these slots in any order, or with FINISH([]) if there are none. Change nothing."
     )
     answer = IdSetAnswer("Slot")

@@ -40,14 +40,14 @@ class FollowUpSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Pla
     title = "Follow-up slots"
     prompts = (
         "A patient needs a follow-up visit in about {wait} days at {name} (Location/{clinic}). Which slots are "
-        "available there that start at {start} or later, but before {end}?",
+        "available there that start at or after {start} and before {end}?",
         "Please find all slots available at {name} (Location/{clinic}) for a check-up in {wait} days. The visit has to "
-        "start at {start} or later, and before {end}.",
+        "start at or after {start} and before {end}.",
         "A follow-up visit is due in {wait} days, within a window of {days} from {start} (inclusive) to {end} "
         "(exclusive). Please list every slot available at {name} (Location/{clinic}) that starts in this window.",
     )
     brief = (
-        "Which free slots at {name} (Location/{clinic}) start at {start} or later and before {end}? Finish with "
+        "Which free slots at {name} (Location/{clinic}) start at or after {start} and before {end}? Finish with "
         'FINISH(["<slot id>", ...]), or with FINISH([]) if there are none.'
     )
     answer_instructions = (

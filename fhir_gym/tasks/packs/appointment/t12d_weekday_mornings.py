@@ -71,21 +71,22 @@ class WeekdayMornings(FindOpenSlots[MorningRequest]):
     difficulty = 3
     prompts = (
         "Which slots are available at {name} (Location/{clinic}) on a {weekday} before {hour}:00 in the {days} days "
-        "from {first} on, and how many are there?",
-        "A patient is free on {weekday}s until {hour}:00. Please list and count all slots available at {name} "
-        "(Location/{clinic}) at these times in the {days} days starting on {first}.",
+        "starting on {first}, and how many are there?",
+        "A patient can only come on {weekday}s, and the visit has to start before {hour}:00. Please list and count all "
+        "slots available at {name} (Location/{clinic}) at these times in the {days} days starting on {first}.",
         "Please find and count every slot available at Location/{clinic} ({name}) on a {weekday} before {hour}:00. "
         "Search a period of {days} days, starting on {first}.",
     )
     brief = (
         "Which free slots at {name} (Location/{clinic}) start on a {weekday} before {hour}:00 in the {days} days "
-        'beginning with {first}, and how many are there? Finish with FINISH([<number>, "<slot id>", ...]), or with '
+        'starting on {first}, and how many are there? Finish with FINISH([<number>, "<slot id>", ...]), or with '
         "FINISH([0]) if there are none."
     )
     answer_instructions = (
-        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts on such a weekday at 00:00 or later, and before that hour. "
-        'The date is the first of the days. Finish with FINISH([<number>, "<id>", ...]), the number of these slots '
-        "followed by their ids in any order, or with FINISH([0]) if there are none. Change nothing."
+        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts on the named weekday, at any time from 00:00 until just "
+        "before the named hour. The named date is the first day of the period. "
+        'Finish with FINISH([<number>, "<id>", ...]), the number of these slots followed by their ids in any order, or '
+        "with FINISH([0]) if there are none. Change nothing."
     )
     answer = CountedIdsAnswer("Slot")
     strata = ("0",) * 2 + ("1",) + ("2",) * 6 + ("3",) * 6

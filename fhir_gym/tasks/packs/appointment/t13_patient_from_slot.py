@@ -39,8 +39,8 @@ from fhir_gym.types import Resource
 
 _MINUTES = 30
 _BOOKED = "booked"
-_OVER = ("cancelled", "entered-in-error", "noshow", "waitlist")
-_FEWEST_OVER, _MOST_OVER = 3, 4
+_OVER = ("cancelled", "entered-in-error")
+_FORMER = 2
 _FEWEST_PATIENTS, _MOST_PATIENTS = 6, 7
 _COLLEAGUES = (Row(2, 0, "oo   "), Row(0, 2, "oo   "))
 
@@ -218,8 +218,8 @@ class PatientFromSlot(_PatientFromSlot):
         earlier (sometimes today) are booked too. There are six or seven patients. At least five of them have booked a
         slot that can be identified only by given name, family name, day, hour and status together; the task chooses one
         of these patients at random.
-    Decoys: the other booked slots, and three or four cancelled or invalid appointments in the same slot. The same
-        doctors have free slots; two more doctors have free slots at the same hours.
+    Decoys: the other booked slots, and two appointments in the same slot that were cancelled or entered in
+        error. The same doctors have free slots; two more doctors have free slots at the same hours.
     Checks: the answer is the patient's id.
     Light: none.
     Differs from FHIR-AgentEval: "next" is defined; in the original, today could be the next such weekday. The doctor
@@ -258,8 +258,7 @@ def _visits(
     slot = new_slot(ids, time.schedule, time.start, _MINUTES, "busy")
     plan = [(person, _BOOKED)]
     if time.kind == ASKABLE:
-        over = rng.randint(_FEWEST_OVER, _MOST_OVER)
-        plan += zip(rng.sample(others, over), rng.choices(_OVER, k=over), strict=True)
+        plan += zip(rng.sample(others, _FORMER), rng.choices(_OVER, k=_FORMER), strict=True)
     for who, status in plan:
         yield BookedVisit(
             id=ids.new("Appointment"),

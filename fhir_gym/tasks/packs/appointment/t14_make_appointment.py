@@ -52,8 +52,8 @@ from fhir_gym.types import Json, Resource
 
 _MINUTES = 60
 _PATIENTS = (2, 2, 2)
-_MOST_TAKEN = 3
-_TAKEN = ("busy", "busy-unavailable", "busy-tentative")
+_VOID = "entered-in-error"
+_MOST_VOID = 2
 _MOST_PEOPLE, _MOST_SLOTS = 3, 12
 
 
@@ -111,8 +111,8 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
         schedules, times = draw_doctor_times(rng, world, ids, self.rows, swapped=self.swapped)
         slots = []
         for time in times:
-            taken = rng.randint(1, _MOST_TAKEN) if time.kind == ASKABLE else 0
-            statuses = ("free", *rng.choices(_TAKEN, k=taken))
+            void = rng.randint(1, _MOST_VOID) if time.kind == ASKABLE else 0
+            statuses = ("free", *[_VOID] * void)
             slots += [new_slot(ids, time.schedule, time.start, _MINUTES, status) for status in statuses]
         return AppointmentScene(
             now=instant(world.now), people=people, schedules=schedules, bookings=(), slots=tuple(slots)
@@ -121,14 +121,14 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotRecord]]:
         free = [one for one in scene.slots if one.status == "free"]
-        taken = {(one.schedule, one.start) for one in scene.slots if one.status != "free"}
+        void = {(one.schedule, one.start) for one in scene.slots if one.status == _VOID}
         there = {(one.schedule, one.start) for one in free}
         return {
             "": [
                 one
                 for one in free
                 if one.start > scene.now
-                and (one.schedule, one.start) in taken
+                and (one.schedule, one.start) in void
                 and every_detail_matters(scene.schedules, one.schedule, one.start, there)
             ]
         }
@@ -210,7 +210,8 @@ class MakeAppointment(_BookAppointment):
         at another hour of that day and a week later or earlier (sometimes today). The task chooses the slot and the
         patient at random. The slot can be identified only by the doctor's given name and family name, their order, the
         day, the hour and the status together.
-    Decoys: the other free slots; one to three taken slots of the doctor at that time; the other patients.
+    Decoys: the other free slots; one or two slots of the doctor at that time that were entered in error; the other
+        patients.
     Checks: there is one new booked appointment of the patient with the doctor; it refers to the slot and has the slot's
         start and end. The slot is busy and otherwise unchanged. The answer is the appointment's id.
     Light: an appointment was created and the slot was updated.

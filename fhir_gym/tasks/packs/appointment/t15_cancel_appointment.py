@@ -29,6 +29,7 @@ from fhir_gym.tasks.authoring import (
 from fhir_gym.tasks.packs.appointment.appointment_scene import (
     FIRST_HALF_HOUR,
     HALF_HOURS,
+    Agenda,
     AppointmentScene,
     half_hour,
     new_doctors,
@@ -57,8 +58,9 @@ from fhir_gym.types import Json, Resource
 _MINUTES = 30
 _MONDAY = 0
 _LAST_HALF_HOUR = 47
+_WORKING = range(FIRST_HALF_HOUR, FIRST_HALF_HOUR + HALF_HOURS)
 _FEWEST_MISTAKABLE = 5
-_DOCTORS, _BUSY = 2, 3
+_DOCTORS, _BUSY, _MONDAY_DOCTORS = 2, 3, 4
 _DAYS, _MOST = 30, 7
 _SOMETIMES = 0.3
 _NOT_BOOKED = ("cancelled", "pending", "proposed")
@@ -166,13 +168,13 @@ class _CancelNext(_Cancel):
     ) -> Iterator[Booking]:
         ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people) * _MOST)
         known = {one.id for one in confusable(people)}
+        ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         for person in people:
             own, other = rng.sample(schedules, 2)
             if person.id not in known:
                 yield new_booking(rng, ids, person, own, half_hour(now, min(ahead.pop(), ahead.pop())), _MINUTES)
                 continue
-            past = half_hour(now, -rng.randrange(1, _DAYS * HALF_HOURS))
-            yield new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False)
+            yield new_booking(rng, ids, person, own, half_hour(now, -ago.pop()), _MINUTES, in_slot=False)
             plan = [(own, rng.choice(_NOT_BOOKED), False)]
             plan += [(other, "booked", True)] if self.sees_another_first else []
             plan.append((own, "booked", True))
@@ -327,31 +329,36 @@ class CancelMondayAppointment(_Cancel):
     )
     answer_instructions = (
         '"Next Monday" is the first Monday strictly after today. The appointment is the one with status booked that '
-        f"starts at or after 00:00 of that day and before 00:00 of the following day. {_CANCEL_INSTRUCTIONS}"
+        f"starts on that day. {_CANCEL_INSTRUCTIONS}"
     )
+
+    @override
+    def draw_doctors(self, rng: random.Random, world: World, ids: IdAllocator) -> tuple[Schedules, tuple[Person, ...]]:
+        return new_schedules(rng, world, ids, _MONDAY_DOCTORS), ()
 
     @override
     def draw_bookings(
         self, rng: random.Random, ids: IdAllocator, now: datetime, people: Sequence[Person], schedules: Schedules
     ) -> Iterator[Booking]:
-        monday = at(next_weekday(now, _MONDAY), 0)
+        monday, agenda = at(next_weekday(now, _MONDAY), 0), Agenda(rng)
 
-        def booking(person: Person, days: int, half: int, status: str = "booked") -> Booking:
-            start = monday + timedelta(days=days, minutes=30 * half)
+        def booking(person: Person, days: int, status: str = "booked", edge: int | None = None) -> Booking:
+            # Often use the given half hour at the edge of the day.
+            hours = [_WORKING] if edge is None or rng.random() < 0.5 else [(edge,), _WORKING]
+            starts = ([monday + timedelta(days=days, minutes=30 * half) for half in halves] for halves in hours)
+            schedule, start = next(filter(None, (agenda.draw(schedules, some, person.id) for some in starts)))
             in_slot = status == "booked" and start > now and (days == 0 or rng.random() < _SOMETIMES)
-            return new_booking(rng, ids, person, rng.choice(schedules), start, _MINUTES, status, in_slot=in_slot)
+            return new_booking(rng, ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
 
         known = {one.id for one in confusable(people)}
         for person in people:
-            times = rng.sample(range(FIRST_HALF_HOUR, FIRST_HALF_HOUR + HALF_HOURS), 8)
-            yield booking(person, 0, times.pop())
+            yield booking(person, 0)
             if person.id not in known:
                 continue
-            yield from (booking(person, 0, times.pop(), rng.choice(_NOT_BOOKED)) for _ in range(2))
-            yield from (booking(person, days, times.pop()) for days in (-7, 7))
-            # Often use the last half hour of the previous day and the first half hour of the following day.
-            yield booking(person, -1, rng.choice((_LAST_HALF_HOUR, times.pop())))
-            yield booking(person, 1, rng.choice((0, times.pop())))
+            yield from (booking(person, 0, rng.choice(_NOT_BOOKED)) for _ in range(2))
+            yield from (booking(person, days) for days in (-7, 7))
+            yield booking(person, -1, edge=_LAST_HALF_HOUR)
+            yield booking(person, 1, edge=0)
 
     @override
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:

@@ -140,23 +140,23 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     prohibited_tools = ("delete",)
     prompts = (
         "{patient} (Patient/{id}) has an appointment with Dr. {doctor} but would like an earlier one. Please put the "
-        "patient on the waitlist for a window of {days} that begins {ahead}.",
+        "patient on the doctor's waitlist for a window of {days} whose first day is {ahead}.",
         "{patient} (Patient/{id}) would like to see Dr. {doctor} sooner than booked. Please add the patient to the "
-        "waitlist. The window begins {ahead} and lasts {days}.",
-        "Please add {patient} (Patient/{id}) to Dr. {doctor}'s waitlist for an earlier visit. The window starts "
-        "{ahead} and is {days} long.",
+        "waitlist. The first day of the window is {ahead}, and the window lasts {days}.",
+        "Please add {patient} (Patient/{id}) to Dr. {doctor}'s waitlist for an earlier visit. The first day of the "
+        "window is {ahead}, and the window is {days} long.",
     )
     brief = (
         "Please add {patient} (Patient/{id}, accepted) to the waitlist of Dr. {doctor} (needs-action) with a new "
-        'appointment whose requested period is {days} long and begins {ahead}. Finish with FINISH(["<appointment '
-        'id>"]).'
+        "appointment whose requested period is {days} long and has {ahead} as its first day. "
+        'Finish with FINISH(["<appointment id>"]).'
     )
     answer_instructions = (
         f"{DOCTOR}{WAITLIST}Create one entry. Its participants are the patient (status accepted) and the practitioner "
         "(status needs-action), and nobody else. It has no slot, start or end, because it has no time yet. It has one "
-        'requestedPeriod: the start is the first day of the window ("in 3 days" means three days after today), and the '
-        "end is the last day of the window or the day after it. Dates and times are both accepted; a time counts as "
-        "its day in UTC. Leave everything else as it is, including the booked appointment. "
+        "requestedPeriod: the start is the first day of the window, and the end is the last day of the window or the "
+        "day after it. The first day counts as one of the days of the window. Dates and times are both accepted; of a "
+        "time, only the day (UTC) matters. Leave everything else as it is, including the booked appointment. "
         f'{ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new appointment.'
     )
     answer = IdAnswer(("Appointment",))
@@ -174,12 +174,13 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), rng.randrange(5, 8), by=NAME)
         schedules, others = new_doctors(rng, world, ids, _BUSY)
         ahead = rng.sample(range(2 * HALF_HOURS, _DAYS * HALF_HOURS), len(people))
+        ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         bookings, waiting = [], []
         for person, number in zip(people, ahead, strict=True):
             own, *rest = rng.sample(schedules, _BUSY)
             bookings.append(new_booking(rng, ids, person, own, half_hour(world.now, number), _MINUTES))
             if rng.random() < _OFTEN:
-                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                past = half_hour(world.now, -ago.pop())
                 bookings.append(new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False))
             waits = [(one, "waitlist") for one in rest] + [(own, "cancelled")]
             for schedule, status in rng.sample(waits, rng.randrange(len(waits) + 1)):
@@ -341,6 +342,8 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
         ids = IdAllocator(rng, world)
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), rng.randrange(6, 9), by=NAME)
         schedules = new_schedules(rng, world, ids, _DOCTORS)
+        ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people))
+        ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         bookings, waiting = [], []
         for person in people:
             mine = rng.choice(schedules)
@@ -349,10 +352,9 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
                 end = begin + timedelta(days=rng.randrange(1, 15))
                 window = instant(at(begin, 9)), instant(at(end, 17))
                 waiting.append(new_waitlist_entry(rng, ids, person, mine.provider, *window, status))
-            start = half_hour(world.now, rng.randrange(HALF_HOURS, _DAYS * HALF_HOURS))
-            bookings.append(new_booking(rng, ids, person, mine, start, _MINUTES))
+            bookings.append(new_booking(rng, ids, person, mine, half_hour(world.now, ahead.pop()), _MINUTES))
             if rng.random() < _OFTEN:
-                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                past = half_hour(world.now, -ago.pop())
                 status = rng.choice(("booked", "fulfilled", "noshow"))
                 bookings.append(new_booking(rng, ids, person, mine, past, _MINUTES, status, in_slot=False))
         return AppointmentScene(
@@ -411,7 +413,7 @@ def _only_entry(scene: AppointmentScene, patient: str) -> WaitlistEntry | None:
 
 
 def _days_ahead(number: int) -> str:
-    return ("today", "tomorrow")[number] if number < 2 else f"in {number} days"
+    return ("today", "tomorrow")[number] if number < 2 else f"{number} days from today"
 
 
 def _count_days(number: int) -> str:

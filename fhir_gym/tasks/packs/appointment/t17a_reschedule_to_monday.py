@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import ClassVar
@@ -26,7 +26,7 @@ from fhir_gym.tasks.authoring import (
     parse_instant,
     update_checks,
 )
-from fhir_gym.tasks.packs.appointment.appointment_scene import AppointmentScene, new_doctors
+from fhir_gym.tasks.packs.appointment.appointment_scene import Agenda, AppointmentScene, new_doctors
 from fhir_gym.tasks.packs.appointment.appointment_task import MoveParams, RescheduleTask, in_slot, put_status
 from fhir_gym.tasks.packs.appointment.bookings import (
     NEW_REMARKS,
@@ -48,6 +48,7 @@ _MONDAY = 0
 _PATIENTS, _DOCTORS = 3, 3
 _COMMON_HOURS = 3
 _OFTEN = 0.75
+_TAKEN = ("busy", "busy-unavailable", "busy-tentative")
 
 
 class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
@@ -107,8 +108,12 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         ids = IdAllocator(rng, world)
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
         schedules, others = new_doctors(rng, world, ids, _DOCTORS)
-        hours = rng.sample(_HOURS, _COMMON_HOURS)
-        monday = next_weekday(world.now, _MONDAY)
+        hours, agenda = rng.sample(_HOURS, _COMMON_HOURS), Agenda(rng)
+        slots = [
+            one for schedule in schedules for one in _slots(rng, ids, next_weekday(world.now, _MONDAY), hours, schedule)
+        ]
+        for one in slots:
+            agenda.draw([each for each in schedules if each.id == one.schedule], [parse_instant(one.start)])
         return AppointmentScene(
             now=instant(world.now),
             people=people,
@@ -118,10 +123,10 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
                 for person in people
                 for schedule in schedules
                 if rng.random() < _OFTEN
-                for one in _bookings(rng, ids, world.now, person, schedule)
+                for one in _bookings(rng, ids, world.now, person, schedule, agenda)
             ),
             others=others,
-            slots=tuple(one for schedule in schedules for one in _slots(rng, ids, monday, hours, schedule)),
+            slots=tuple(slots),
         )
 
     @override
@@ -180,19 +185,22 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
 
 
 def _bookings(
-    rng: random.Random, ids: IdAllocator, now: datetime, person: Person, schedule: ProviderSchedule
+    rng: random.Random, ids: IdAllocator, now: datetime, person: Person, schedule: ProviderSchedule, agenda: Agenda
 ) -> Iterator[Booking]:
     """Draw a patient's appointments with a doctor: one future, one or two past, and one or two that are not booked."""
     to_come = [n for n in range(1, 14) if (now + timedelta(days=n)).weekday() != _MONDAY]
 
-    def booking(days: int, status: str = "booked", *, in_slot: bool = False) -> Booking:
-        start = at(now.date() + timedelta(days=days), rng.choice(_HOURS))
-        return new_booking(rng, ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
+    def booking(days: Iterable[int], status: str = "booked", *, in_slot: bool = False) -> Iterator[Booking]:
+        starts = [at(now.date() + timedelta(days=day), hour) for day in days for hour in _HOURS]
+        time = agenda.draw([schedule], starts, person.id)
+        if time is not None:
+            yield new_booking(rng, ids, person, *time, _MINUTES, status, in_slot=in_slot)
 
-    yield booking(rng.choice(to_come), in_slot=True)
-    yield from (booking(-rng.randrange(1, 60)) for _ in range(rng.choice((1, 1, 2))))
+    yield from booking(to_come, in_slot=True)
     for _ in range(rng.choice((1, 1, 2))):
-        yield booking(rng.choice(to_come), rng.choice(("cancelled", "pending", "proposed")))
+        yield from booking(range(-59, 0))
+    for _ in range(rng.choice((1, 1, 2))):
+        yield from booking(to_come, rng.choice(("cancelled", "pending", "proposed")))
 
 
 def _slots(
@@ -204,8 +212,11 @@ def _slots(
         return new_slot(ids, schedule, at(monday + timedelta(days=days), hour), _MINUTES, status)
 
     for hour in hours:
-        statuses = ("free", rng.choice(("busy", "busy-unavailable", "busy-tentative")))
-        yield from (slot(0, hour, status) for status in statuses if rng.random() < _OFTEN)
+        is_free = rng.random() < _OFTEN
+        if is_free:
+            yield slot(0, hour)
+        if rng.random() < _OFTEN:
+            yield slot(0, hour, "entered-in-error" if is_free else rng.choice(_TAKEN))
     yield from (slot(days, rng.choice(hours)) for days in (-7, -2, -1, 1, 7))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar
@@ -26,7 +26,7 @@ from fhir_gym.tasks.authoring import (
     parse_instant,
 )
 from fhir_gym.tasks.grading import differences
-from fhir_gym.tasks.packs.appointment.appointment_scene import AppointmentScene
+from fhir_gym.tasks.packs.appointment.appointment_scene import Agenda, AppointmentScene
 from fhir_gym.tasks.packs.appointment.appointment_task import MoveParams, RescheduleTask, SlotMatch, in_slot, put_status
 from fhir_gym.tasks.packs.appointment.bookings import (
     NEW_REMARKS,
@@ -51,7 +51,6 @@ _PROVIDERS = 3
 _MOMENTS = 2
 _OTHER_SLOTS = 18
 _OFTEN = 0.8
-_TAKEN = ("busy", "busy-unavailable", "busy-tentative")
 
 
 class AnotherProviderParams(MoveParams):
@@ -73,8 +72,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     """Move an appointment that one provider declined to another provider, at the same time.
 
     Starting state: four patients whose proposed appointments were declined by practitioners at two places. At each of
-        two times, two practitioners at each place have declined an appointment. At these times both practitioners also
-        have a free slot, and a third practitioner has a taken slot.
+        two times, two practitioners at each place have declined an appointment, whose slot is still busy, and a third
+        practitioner has a free slot.
     Decoys: the appointments and slots of the other patients; another proposed appointment of each patient; often a
         cancelled appointment at the same time; free slots at other hours, on the days before and after, and a week
         later and earlier.
@@ -102,21 +101,25 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     required_resources = ("Slot", "Appointment")
     prohibited_tools = ("delete",)
     prompts = (
-        "The provider of {patient} (Patient/{id}) has declined the appointment next {weekday} at {hour}:00. Please "
-        "move it to another provider at {clinic} (Location/{place}) who is free at that time.",
-        "{patient} (Patient/{id}) was to be seen next {weekday} at {hour}:00, but the practitioner has declined. "
-        "Please reschedule the appointment for the same time with another provider who has a free slot at {clinic} "
-        "(Location/{place}).",
+        "{patient} (Patient/{id}) has a proposed appointment next {weekday} at {hour}:00, but the practitioner has "
+        "declined it. Please move the appointment to another provider at {clinic} (Location/{place}) who is free at "
+        "that time.",
+        "{patient} (Patient/{id}) was to be seen next {weekday} at {hour}:00, but the practitioner has declined the "
+        "proposed appointment. Please reschedule it for the same time with another provider who has a free slot at "
+        "{clinic} (Location/{place}).",
         "Please find another provider at {clinic} (Location/{place}) for the proposed appointment of {patient} "
-        "(Patient/{id}) next {weekday} at {hour}:00, and move the appointment there without changing the time.",
+        "(Patient/{id}) next {weekday} at {hour}:00, which the practitioner has declined. Move the appointment to that "
+        "provider without changing the time.",
     )
     brief = (
-        "Please book the appointment that was declined for {patient} (Patient/{id}) at {hour}:00 next {weekday} (the "
-        "first after today) with another free provider at {clinic} (Location/{place}) instead, with both accepted and "
-        'both slots updated. Finish with FINISH(["<booked appointment id>", "<new slot id>"]).'
+        "Please book the proposed appointment of {patient} (Patient/{id}) at {hour}:00 next {weekday} (the first after "
+        "today), which the practitioner has declined, with another free provider at {clinic} (Location/{place}), with "
+        "both accepted and both slots updated. "
+        'Finish with FINISH(["<booked appointment id>", "<new slot id>"]).'
     )
     answer_instructions = (
-        f"{NEXT_WEEKDAY}{AT_PLACE}Use the free slot of this place that starts at that time and whose schedule has "
+        f"{NEXT_WEEKDAY}The proposed appointment is the patient's Appointment with status proposed that starts at that "
+        f"time. {AT_PLACE}Use the free slot of this place that starts at that time and whose schedule has "
         "another practitioner as actor. In the end, one appointment has status booked, refers to this slot only, and "
         "has the slot's start and end; its participants are the patient and the new practitioner, both with status "
         "accepted, and nobody else. You may change the proposed appointment itself, or set its status to cancelled and "
@@ -143,7 +146,7 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         )
         days = rng.sample(range(1, 8), _MOMENTS + 1)
         moments = [at(world.now.date() + timedelta(days=day), rng.choice(_HOURS)) for day in days]
-        draw = _RecordFactory(rng, ids, schedules)
+        draw = _RecordFactory(rng, ids, schedules, moments[:_MOMENTS])
         bookings: list[Booking] = []
         slots: list[SlotRecord] = []
         for moment in moments[:_MOMENTS]:
@@ -152,10 +155,10 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
                 first, second, third = rng.sample(here, _PROVIDERS)
                 for schedule in (first, second):
                     bookings += draw.declined(patients.pop(), schedule, moment)
-                slots += (draw.slot(one, moment) for one in (first, second))
-                slots.append(draw.slot(third, moment, rng.choice(_TAKEN)))
-        bookings += (draw.booking(person, rng.choice(schedules), moments[-1]) for person in people)
-        slots += (draw.another_slot(moments[:_MOMENTS]) for _ in range(_OTHER_SLOTS))
+                slots.append(draw.slot(third, moment))
+        others = zip(people, rng.sample(schedules, len(people)), strict=True)
+        bookings += (draw.booking(person, schedule, moments[-1]) for person, schedule in others)
+        slots += (draw.another_slot() for _ in range(_OTHER_SLOTS))
         return AppointmentScene(
             now=instant(world.now),
             people=people,
@@ -206,23 +209,23 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
 
     @override
     def near_misses(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        others = [one for one in p.scene.slots if one.id != p.slot.id]
-        for slot in others:
+        slots = (*p.scene.slots, *_slots_of(p.scene.bookings))
+        for slot in (one for one in slots if one.id not in (p.slot.id, p.booking.slot.id)):
             if slot.schedule == p.slot.schedule or slot.start == p.slot.start:
                 yield f"moves it to Slot/{slot.id}", self._moving(p, p.booking, slot)
         for one in p.scene.bookings:
             if one.id != p.booking.id and (one.patient == p.patient.id or one.start == p.booking.start):
                 yield f"moves the {one.status} one {one.id}", self._moving(p, one, p.slot)
-        move, *slots, _ = self._moving(p, p.booking, p.slot)
+        move, *both, _ = self._moving(p, p.booking, p.slot)
         make, off, *_, finish = self._anew(p)
         old = booking_resource(p.booking)
-        yield "makes a new one, the old one stays proposed", [make, *slots, finish]
-        yield "makes a new one, the old one is a no-show", [make, put_status(old, "noshow"), *slots, finish]
+        yield "makes a new one, the old one stays proposed", [make, *both, finish]
+        yield "makes a new one, the old one is a no-show", [make, put_status(old, "noshow"), *both, finish]
         changed = Put(off.url, {**old, "status": "cancelled", "description": "Something else"})
-        yield "makes a new one, the old one is cancelled and changed", [make, changed, *slots, finish]
-        yield "moves it and makes a new one too", [make, move, *slots, finish]
-        yield "makes a new one, and answers the old one", [make, off, *slots, Finish([p.booking.id, p.slot.id])]
-        yield "cancels only", [off, *slots, Finish([p.booking.id, p.slot.id])]
+        yield "makes a new one, the old one is cancelled and changed", [make, changed, *both, finish]
+        yield "moves it and makes a new one too", [make, move, *both, finish]
+        yield "makes a new one, and answers the old one", [make, off, *both, Finish([p.booking.id, p.slot.id])]
+        yield "cancels only", [off, *both, Finish([p.booking.id, p.slot.id])]
 
     @override
     def equivalents(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -299,22 +302,30 @@ class _RecordFactory:
         rng: Random generator.
         ids: Allocates the ids.
         schedules: The schedules of all providers.
+        moments: Times at which all providers have a slot.
     """
 
-    def __init__(self, rng: random.Random, ids: IdAllocator, schedules: Sequence[ProviderSchedule]) -> None:
-        self._rng = rng
-        self._ids = ids
-        self._schedules = schedules
+    def __init__(
+        self, rng: random.Random, ids: IdAllocator, schedules: Sequence[ProviderSchedule], moments: Sequence[datetime]
+    ) -> None:
+        self._rng, self._ids, self._schedules, self._moments = rng, ids, schedules, moments
+        self._agenda = Agenda(rng)
+        for schedule in schedules:
+            for moment in moments:
+                self._agenda.draw([schedule], [moment])
 
     def slot(self, schedule: ProviderSchedule, start: datetime, status: str = "free") -> SlotRecord:
         """Return a slot."""
         return new_slot(self._ids, schedule, start, _MINUTES, status)
 
-    def another_slot(self, moments: Sequence[datetime]) -> SlotRecord:
+    def another_slot(self) -> SlotRecord:
         """Draw a free slot of any provider at another hour of the day, or at the same hour of another day."""
-        days, hours = self._rng.choice([(n, 0) for n in (-7, -1, 1, 7)] + [(0, n) for n in (-2, -1, 1, 2)])
-        start = self._rng.choice(moments) + timedelta(days=days, hours=hours)
-        return self.slot(self._rng.choice(self._schedules), start)
+        while True:
+            days, hours = self._rng.choice([(n, 0) for n in (-7, -1, 1, 7)] + [(0, n) for n in (-2, -1, 1, 2)])
+            start = self._rng.choice(self._moments) + timedelta(days=days, hours=hours)
+            time = self._agenda.draw(self._schedules, [start])
+            if time is not None:
+                return self.slot(*time)
 
     def booking(
         self,
@@ -349,13 +360,16 @@ def _declined(scene: AppointmentScene, booking: Booking) -> SlotMatch[Booking] |
     if only != booking:
         return None
     slot = unique_match(
-        scene.slots,
+        [*scene.slots, *_slots_of(scene.bookings)],
         lambda one: one.start == booking.start,
         lambda one: one.schedule in here,
-        lambda one: one.schedule != declined.id,
         lambda one: one.status == "free",
     )
     return SlotMatch(booking, slot) if slot else None
+
+
+def _slots_of(bookings: Iterable[Booking]) -> list[SlotRecord]:
+    return [one.slot for one in bookings if one.slot.id]
 
 
 def _provider(schedule: Resource) -> str:

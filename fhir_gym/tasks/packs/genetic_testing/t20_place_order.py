@@ -89,10 +89,9 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
     )
     answer_instructions = (
         '"Dr. A B" is the practitioner with given name A and family name B. An order is a ServiceRequest with intent '
-        "order; its subject is the patient, and its requester is the practitioner. Put the test, with code and display "
-        f"in the system {TEST_SYSTEM}, into its code element, or into its category if it has no code. Create one new "
-        f"order; do not reuse or change existing records. {ADD_NOTHING} "
-        'Finish with FINISH(["<id>"]), where <id> is the id of the new order.'
+        "order; its subject is the patient, and its requester is the practitioner. Its code is the test, with the "
+        f"test's code and display in the system {TEST_SYSTEM}. Create one new order; do not reuse or change existing "
+        f'records. {ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new order.'
     )
     answer = IdAnswer(("ServiceRequest",))
     gold_steps = 4

@@ -60,9 +60,8 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
     title = "Filter relevant reports for an order"
     prompts = (
         "Please attach the relevant genetic reports of {patient} (given name {given}, family name {family}, born "
-        "{birth_date}), and no other reports, to the patient's upcoming genetic test order for {display} (code "
-        "{code}).",
-        "The order of {display} (code {code}) for the patient with family name {family}, given name {given} and date "
+        "{birth_date}) to the patient's genetic test order for {display} (code {code}). Attach no other reports.",
+        "The order for {display} (code {code}) for the patient with family name {family}, given name {given} and date "
         "of birth {birth_date} goes out soon. Please add the patient's relevant genetic reports, and only these, as "
         "supporting information.",
         "{patient} (family name {family}, given name {given}, born {birth_date}) has an order for the genetic test "
@@ -70,14 +69,15 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         "ones.",
     )
     brief = (
-        "Please add the final reports of category genetics (GE), if any, of {patient}, born {birth_date}, to the "
-        "supporting information of the patient's draft order for {display} (code {code}). Finish with FINISH([\"<order "
-        'id>"]).'
+        "Please add the final genetic reports (category GE), if there are any, of {patient}, born "
+        "{birth_date}, to the supporting information of the patient's draft order for {display} (code {code}). "
+        'Finish with FINISH(["<order id>"]).'
     )
     answer_instructions = (
-        f"{ORDER_INSTRUCTIONS} A relevant genetic report is a DiagnosticReport whose subject is this patient, with "
-        f"category {GENETICS.code} (Genetics) of {GENETICS.system} and status final. If no report is relevant, leave "
-        'the order as it is. In both cases, finish with FINISH(["<id>"]), where <id> is the id of the order.'
+        f"{ORDER_INSTRUCTIONS} A relevant genetic report is a DiagnosticReport with this patient as subject, the "
+        f"category {GENETICS.code} (Genetics) of {GENETICS.system}, and status final. If there is no such report, "
+        'leave the order as it is. Whether or not there was one, finish with FINISH(["<id>"]), where <id> is the id '
+        "of the order."
     )
 
     @override

@@ -79,7 +79,7 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         "The {relation} of {patient} (given name {given}, family name {family}, born {birth_date}) had {illness}, "
         "first at age {age}. Please record this family history and attach it to the patient's genetic test order for "
         "{display} (code {code}).",
-        "A family history is missing from the order of {display} (code {code}) for the patient with family name "
+        "A family history is missing from the order for {display} (code {code}) for the patient with family name "
         "{family}, given name {given} and date of birth {birth_date}. Please record it and attach it to the order.\n"
         "- Relative: {relation}\n- Condition: {illness}\n- Age at onset: {age} years",
         "{patient} (family name {family}, given name {given}, born {birth_date}) reports a family history of "

@@ -50,7 +50,7 @@ MISTAKES = (PRIORITY_IGNORED, ZERO_IS_FIRST, OWN_APPOINTMENTS_IGNORED, LENGTH_IG
 _LAST_PRIORITY = 10
 _PRIORITIES = (0, 0, 0, 1, 2, 3, 5, 7, 9)
 _NO_PRIORITY = 0.2
-_ENDED = ("cancelled", "cancelled", "entered-in-error", "waitlist")
+_ENDED = ("cancelled", "cancelled", "entered-in-error")
 _BOOKED_SHARE = 0.65
 _ENDED_SHARE = 0.25
 _BLOCKED_DAYS = (2, 3, 4)
@@ -226,7 +226,7 @@ def _blocked(rng: random.Random, clinic: ClinicScene) -> tuple[list[ClinicSlot],
         for slot in clinic.slots
     ]
     visits = [
-        one.model_copy(update={"status": rng.choice(_ENDED)})
+        one.model_copy(update={"status": rng.choice((*_ENDED, WAITING))})
         if (one.slot.schedule, one.slot.start[:10]) in blocked and one.status in OCCUPIED
         else one
         for one in clinic.visits

@@ -27,6 +27,7 @@ from fhir_gym.tasks.packs.shift.registry import (
     draw_insurers,
     insurance_resource,
     organization_resource,
+    period_between,
     place_names,
 )
 from fhir_gym.types import Json, Resource
@@ -140,16 +141,18 @@ class _Drawer:
         rng = self._rng
         for insurer in self.insurers:
             for _ in range(rng.choice((1, 1, 2))):
-                start = self.today - timedelta(days=rng.randrange(100, 900))
-                end = self.today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500))
+                start, end = period_between(
+                    self.today - timedelta(days=rng.randrange(100, 900)),
+                    self.today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500)),
+                )
                 yield contract_resource(
                     Contract(
                         id=self.ids.new("OrganizationAffiliation"),
                         place=place.id,
                         insurer=insurer.id,
                         active=rng.random() < 0.9,
-                        start=start.isoformat(),
-                        end="" if rng.random() < 0.4 else max(start, end).isoformat(),
+                        start=start,
+                        end="" if rng.random() < 0.4 else end,
                     )
                 )
 
@@ -157,8 +160,10 @@ class _Drawer:
         """Draw a coverage; some are self-pay, and some begin soon."""
         rng = self._rng
         soon = rng.random() < 0.15
-        start = self.today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900))
-        end = self.today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500))
+        start, end = period_between(
+            self.today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900)),
+            self.today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
+        )
         made = insurance_resource(
             Insurance(
                 id=self.ids.new("Coverage"),
@@ -167,8 +172,8 @@ class _Drawer:
                 insurer=rng.choice(self.insurers).id,
                 number=card_number(rng),
                 status=rng.choice(_INSURED),
-                start=start.isoformat(),
-                end="" if rng.random() < 0.4 else max(start, end).isoformat(),
+                start=start,
+                end="" if rng.random() < 0.4 else end,
             )
         )
         if rng.random() < 0.85:

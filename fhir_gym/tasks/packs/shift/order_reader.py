@@ -17,6 +17,12 @@ ORDERS = ("MedicationRequest", "ServiceRequest")
 """The resource types of orders."""
 _ORDER = ("status", "intent", "subject", "authoredOn")
 _DOSE = ("dosageInstruction", "dosageInstruction.doseAndRate", "dosageInstruction.doseAndRate.doseQuantity")
+DOSE_RULE = (
+    "A MedicationRequest has one dosageInstruction with one doseAndRate. Its doseQuantity has the dose as value and mg "
+    "as unit, as code or as both; the system of the code may be added. The dosageInstruction says nothing else: it has "
+    "no text, route or timing."
+)
+"""How an order states its dose, for prompts."""
 ORDER_ELEMENTS = MappingProxyType(
     {"MedicationRequest": (*_ORDER, "medicationCodeableConcept", *_DOSE), "ServiceRequest": (*_ORDER, "code")}
 )

@@ -238,10 +238,10 @@ def validity_rules(subjects: Sequence[Subject]) -> str:
         '- A policy is in force if its status is current, its docStatus is final, and the time after "In force from" '
         "in its text is not in the future. It is valid if it is in force and no policy that is in force replaces "
         "it (relatesTo.code replaces). An amendment is valid only if the policy that it amends is valid, too.\n"
-        "- Each point is decided by the valid policy of the department with its valid amendments if one of them "
-        "settles the point, and otherwise by the valid policy of the whole hospital with its valid amendments. An "
-        "amendment goes before the policy that it amends; of several amendments about one point, the one that came "
-        "into force last decides."
+        "- A point is one thing that policies settle, such as a number of days or the rules for a subject. Each point "
+        "is decided by the department's valid policy and its valid amendments if one of them mentions the point, and "
+        "otherwise by the whole hospital's valid policy and its valid amendments. An amendment goes before the policy "
+        "that it amends; of several amendments about one point, the one that came into force last decides."
     )
 
 

@@ -38,6 +38,7 @@ _REGIONS = ("New England", "the Great Lakes", "the Midwest", "the Pacific", "the
 _ORGANIZATION_TYPE = "http://terminology.hl7.org/CodeSystem/organization-type"
 _STATUSES = (*("active",) * 7, "cancelled", "draft", "entered-in-error")
 _CHILDHOOD, _GROWN = 17 * 365, 30 * 365
+_SHORTEST = timedelta(days=27)
 _OLDEST = 55 * 365
 
 
@@ -320,8 +321,13 @@ def draw_period(rng: random.Random, today: date) -> tuple[str, str]:
     start = today + timedelta(days=rng.choice((-1, -1, -1, -1, -1, -1, 1)) * rng.randrange(1, 900))
     if rng.random() < 0.25:
         return start.isoformat(), ""
-    end = today + timedelta(days=rng.choice((-1, 0, 1, 1, 1)) * rng.randrange(1, 500))
-    return start.isoformat(), max(start, end).isoformat()
+    return period_between(start, today + timedelta(days=rng.choice((-1, 0, 1, 1, 1)) * rng.randrange(1, 500)))
+
+
+def period_between(one: date, other: date) -> tuple[str, str]:
+    """Return the first and the last day of a period that is between two days, but lasts at least four weeks."""
+    first, last = sorted((one, other))
+    return first.isoformat(), max(last, first + _SHORTEST).isoformat()
 
 
 def is_during(day: str, start: str, end: str) -> bool:

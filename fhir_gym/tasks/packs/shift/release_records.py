@@ -172,7 +172,8 @@ class ReleaseDrawer:
             for _ in range(rng.choice(counts)):
                 kind, written = rng.choice(_TYPES), self._ago(2)
                 label = "R" if rng.random() < 0.2 else "N"
-                text = f"{kind.display}, {department.display}\n\n{' '.join(rng.sample(_SENTENCES, 4))}\n"
+                title = _title(kind, department, written)
+                text = f"{title}\n\n{' '.join(rng.sample(_SENTENCES, 4))}\n"
                 yield {
                     "resourceType": "DocumentReference",
                     "id": self._ids.new("DocumentReference"),
@@ -182,7 +183,7 @@ class ReleaseDrawer:
                     "subject": reference("Patient", patient),
                     "date": written,
                     "securityLabel": [{"coding": [_label(label)]}],
-                    "content": [_text(text, f"{kind.display}, {department.display}", written)],
+                    "content": [_text(text, title, written)],
                     "context": {"practiceSetting": department.concept},
                 }
 
@@ -243,6 +244,10 @@ def _label(code: str) -> Resource:
     return {"system": _CONFIDENTIALITY, "code": code, "display": {"R": "restricted", "N": "normal"}[code]}
 
 
+def _title(kind: Concept, department: Concept, written: str) -> str:
+    return f"{kind.display}, {department.display}, {written[:16].replace('T', ' ')}"
+
+
 def _text(text: str, title: str, written: str) -> Resource:
     data = base64.b64encode(text.encode()).decode()
     return {"attachment": {"contentType": "text/plain", "data": data, "title": title, "creation": written}}
@@ -293,7 +298,7 @@ def document_resource(id: str, patient: str, department: Concept, written: str) 
         "subject": reference("Patient", patient),
         "date": written,
         "securityLabel": [{"coding": [_label("N")]}],
-        "content": [_text("", _TYPES[0].display, written)],
+        "content": [_text("", _title(_TYPES[0], department, written), written)],
         "context": {"practiceSetting": department.concept},
     }
 

@@ -31,7 +31,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
-from fhir_gym.tasks.packs.shift.order_reader import ORDER_ELEMENTS
+from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS
 from fhir_gym.tasks.packs.shift.orders import (
     CAUSES,
     DUPLICATE_DAYS,
@@ -71,7 +71,8 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         "orders": ("status", {"active": "completed", "on-hold": "active"}),
     }
     rules = (
-        "- These drugs and tests can be ordered (the list gives the code, the class of a drug, its dose, and limits):\n"
+        "- These drugs and tests can be ordered. The list gives the code, the class and the dose of a drug, and what "
+        "depends on the creatinine or on a pregnancy:\n"
         "{items}\n"
         f"{PATIENT_RULE}\n"
         "- If the patient already has an order for the same drug or test with intent order, status active or completed "
@@ -82,20 +83,21 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         "drug is requested, and the patient has an active allergy to it or to another drug of its class: an "
         "AllergyIntolerance for that drug with type allergy, clinicalStatus active and a verificationStatus other than "
         "refuted. (3) The list does not allow it in pregnancy, and the patient is pregnant: a Condition with the "
-        f"SNOMED CT code {PREGNANT.code}, clinicalStatus active and verificationStatus confirmed. (4) The list does "
-        "not allow it at the patient's creatinine. (5) A drug is requested, and the patient has no valid weight; or "
-        "the list has a limit for the creatinine, and the patient has no valid creatinine.\n"
+        f"SNOMED CT code {PREGNANT.code}, clinicalStatus active and verificationStatus confirmed. (4) By the "
+        "list, it is not allowed at the patient's creatinine. (5) A drug is requested, and the patient has no valid "
+        "weight. (6) The list names a creatinine for it, whether to halve the dose or not to allow it, and the patient "
+        "has no valid creatinine.\n"
         "- Results are Observations. Valid are those with status final, amended or corrected. The latest valid result "
         "(by effectiveDateTime) decides, however old it is. The weight has the LOINC code "
         f"{WEIGHT.code}, in kilograms or pounds (1 lb is {KG_PER_POUND} kg). The creatinine has the LOINC code "
         f"{CREATININE.code} in mg/dL or {CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the "
         "latest of both counts.\n"
-        "- The dose is the weight times the dose per kg of the list (half of it if the list says so), but at most the "
-        "maximum; then round it down to a multiple of 5 mg.\n"
+        "- The dose is the weight times the dose per kg: the one of the list, or half of it if the list says so at the "
+        "patient's creatinine. The dose is at most the maximum of the list, which is never halved. Then round it down "
+        "to a multiple of 5 mg.\n"
         "- To order, create one MedicationRequest or ServiceRequest with status active, intent order, the patient as "
         "subject, today's date as authoredOn (with or without a time) and the code of the list and no other code, in "
-        "medicationCodeableConcept or code. A MedicationRequest has one dosageInstruction with one doseAndRate with "
-        "the dose as doseQuantity, in the unit mg, and nothing else: no text, route or timing."
+        f"medicationCodeableConcept or code. {DOSE_RULE}"
     )
 
     @override

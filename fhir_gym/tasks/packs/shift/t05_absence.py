@@ -62,14 +62,14 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
         "family name comes first in the alphabet; then the one with the lower id. Appointments that have moved count "
         "at their new time, and their new slots are taken; those that have yet to move count at their old time.\n"
-        "- To move an appointment, give the same Appointment the new slot with its start and end, and put the new "
-        "practitioner in the place of the absent one among the participants (with the same participant status); leave "
-        "the rest as it is. Set the new slot to busy.\n"
+        "- To move an appointment, change the same Appointment: slot refers to the new slot only, start and end are "
+        "those of the new slot, and the participant.actor that refers to the absent practitioner refers to the new "
+        "one. Leave the rest as it is, also the status of the participant. Set the new slot to busy.\n"
         "- If there is no such slot, the appointment goes to the waiting list: set its status to waitlist, and leave "
-        "the rest as it is.\n"
-        "- In both cases, set the old slot of the appointment to busy-unavailable. Set also every free slot of the "
-        "absent practitioner at {place} that starts on a day of the absence to busy-unavailable. Leave the rest of "
-        "each slot as it is.\n"
+        "the rest as it is, also its slot, start and end.\n"
+        "- Whether the appointment moves or goes to the waiting list, set its old slot to busy-unavailable. Also set "
+        "every free slot of the absent practitioner at {place} that starts on a day of the absence to "
+        "busy-unavailable. Leave the rest of each slot as it is.\n"
         f'- The outcome is "{DONE}"; if there is neither an appointment that must move nor a free slot to set, it is '
         f'"{NOTHING_TO_DO}".'
     )

@@ -66,7 +66,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         "{tests}\n"
         "- Results are Observations with one of the two codes of the test. Valid are those with status final, amended "
         "or corrected, a valueQuantity, and {laboratory} (an Organization) as performer. A patient has had no test "
-        "since a day if there is no valid result with an effectiveDateTime on that day or later.\n"
+        "since a day if there is no valid result with an effectiveDateTime on or after that day.\n"
         "- A patient with the condition and without such a result is recalled, unless one of these is true: (1) The "
         "patient has an order of the test: a ServiceRequest with one of its two codes, intent order, status active or "
         "on-hold, and an authoredOn in the last {order_days} days. Recalls for earlier requests are such orders. "

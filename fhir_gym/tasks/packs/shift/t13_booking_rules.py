@@ -88,8 +88,8 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     }
     rules = (
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
-        "schedule. The service of a slot is the specialty of its schedule; the department for a service has the same "
-        "code.\n"
+        "schedule. The service of a slot is the specialty of its schedule. The department for a service has the "
+        "same code.\n"
         f"{PATIENT_RULE}\n"
         "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
         f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
@@ -100,11 +100,11 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         "start at that time, the one of the practitioner whose family name comes first in the alphabet; then the one "
         f'with the lower id. {WISHES} If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
         f"{validity_rules((BOOKING,))}\n"
-        "- For the policies: today is the day on which a requested appointment is booked. A patient is new in a "
-        f"department if there is no earlier appointment with status {FULFILLED} at {{place}} for its service. A week "
-        "begins on Monday; all appointments of the patient at {place}, for whatever service, with status booked, "
-        f"pending, arrived or {FULFILLED} count, and so does the new one. A missed appointment is one at {{place}}, "
-        f"for whatever service, with status {MISSED}.\n"
+        "- In the policies, the day on which an appointment is booked is today. A new patient is one who is new in the "
+        f"department: without an earlier appointment with status {FULFILLED} at {{place}} for the same service. A week "
+        "begins on Monday; the appointments of a week are all appointments of the patient at {place}, for whatever "
+        f"service, with status booked, pending, arrived or {FULFILLED}, and the new one. A missed appointment is one "
+        f"at {{place}}, for whatever service, with status {MISSED}.\n"
         "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
         "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
         "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."

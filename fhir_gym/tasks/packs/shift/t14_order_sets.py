@@ -34,7 +34,7 @@ from fhir_gym.tasks.packs.shift.clinic import SERVICES
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
-from fhir_gym.tasks.packs.shift.order_reader import ORDER_ELEMENTS, ORDERS
+from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS, ORDERS
 from fhir_gym.tasks.packs.shift.order_set_judge import OrderSetJudge
 from fhir_gym.tasks.packs.shift.order_sets import (
     FORMULARY,
@@ -105,22 +105,21 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         f'- Otherwise the outcome is "{NOT_ALLOWED}", and nothing is ordered, if one of these is true: (1) The '
         "patient is pregnant (a Condition with the SNOMED CT code "
         f"{PREGNANT.code}, clinicalStatus active and verificationStatus confirmed), and the policies do not allow the "
-        "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one does not count. "
-        "(3) The patient has no valid creatinine.\n"
+        "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one is too old by "
+        "the policies. (3) The patient has no valid creatinine.\n"
         "- Results are Observations. Valid are those with status final, amended or corrected; the latest valid result "
         f"(by effectiveDateTime) decides. The weight has the LOINC code {WEIGHT.code}, in kilograms or pounds (1 lb "
         f"is {KG_PER_POUND} kg). The creatinine has the LOINC code {CREATININE.code} in mg/dL or "
         f"{CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the latest of both counts, however old "
         "it is.\n"
-        "- The dose is the weight times the dose per kg (or half of it), but at most the largest dose; then round it "
-        "down to a multiple of 5 mg.\n"
+        "- The dose is the weight times the dose per kg, or half of that dose per kg. The dose is at most the largest "
+        "dose, which is never halved. Then round it down to a multiple of 5 mg.\n"
         "- A test is left out if the patient has an order for it (a ServiceRequest) with intent order, status active "
         "or completed, and an authoredOn in the time that the policies state. All ages in days are counted between "
         "dates: what is dated 7 days before today is from the last 7 days, and is not older than 7 days.\n"
         "- To order, create one MedicationRequest or ServiceRequest for each drug or test, with status active, intent "
         "order, the patient as subject, today's date as authoredOn (with or without a time) and the code of the list "
-        "and no other code, in medicationCodeableConcept or code. A MedicationRequest has one dosageInstruction with "
-        "one doseAndRate with the dose as doseQuantity, in the unit mg, and nothing else: no text, route or timing."
+        f"and no other code, in medicationCodeableConcept or code. {DOSE_RULE}"
     )
 
     @override

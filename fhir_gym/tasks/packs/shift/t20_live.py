@@ -63,8 +63,8 @@ _EVENTS = (
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
     f"{MESSAGE_IN_TIME.seconds} seconds before this time, and an update of a patient's record less than "
     f"{UPDATE_IN_TIME.seconds} seconds before it. Ignore what comes after it. All policies are on the server from the "
-    "start; some amendments come into force during the shift, when the clock reaches the time in their texts. For "
-    "everything else (what has started, what is past, what lies in the future), the present stays {now}."
+    "start; some policies and amendments come into force during the shift, when the clock reaches the time in their "
+    "texts. For everything else (what has started, what is past, what lies in the future), the present stays {now}."
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "

@@ -11,7 +11,7 @@ from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.kind import Ask
 
 WISHES = (
-    "A morning slot starts before 12:00, an afternoon slot at 12:00 or later. The day of a slot is the day (UTC) on "
+    "A morning slot starts before 12:00, an afternoon slot at or after 12:00. The day of a slot is the day (UTC) on "
     "which it starts."
 )
 """What the wishes mean, for prompts."""

@@ -9,7 +9,7 @@ import pytest
 
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks.core.dates import instant
-from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec
+from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, Family
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, solution, wrong_answers
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import is_rounded
 from fhir_gym.tasks.packs.action_reasoning.series import full_years, lab_chart
@@ -36,11 +36,24 @@ def answer(plan: CaseSpec, *resources: Resource, mrn: str = "S1") -> tuple[Json,
 
 
 def test_the_latest_value_up_to_the_moment_of_the_question() -> None:
-    values = [result("R1", ago(hours=30), 3.1), result("R2", ago(hours=20), 4.0), result("R3", ago(hours=2), 5)]
+    hours = {30: 3.1, 20: 4.0, 2: 5}
+    values = [result(f"R{n}", ago(hours=n), value, issued=timedelta()) for n, value in hours.items()]
     assert answer(plan("retrieval"), *values) == (5,)
     assert answer(plan("retrieval", as_of=instant(ago(hours=2))), *values) == (5,)
     assert answer(plan("retrieval", as_of=instant(ago(hours=3))), *values) == (4,)
     assert answer(plan("retrieval", as_of=instant(ago(hours=3)), window_hours=10), *values) == (-1,)
+
+
+@pytest.mark.parametrize("family", ["retrieval", "aggregation"])
+def test_a_question_between_specimen_and_result_is_refused(family: Family) -> None:
+    taken = ago(hours=5)
+    values = [result("R1", ago(hours=9), 4.0), result("R2", taken, 3.1, issued=timedelta(hours=2))]
+    asked = {hours: plan(family, as_of=instant(ago(hours=hours)), window_hours=24) for hours in (2, 3, 4, 6)}
+    for hours, value in {2: (3.1,), 3: (3.1,), 6: (4.0,)}.items():
+        expected = (3.55,) if family == "aggregation" and hours < 5 else value
+        assert answer(asked[hours], *values) == expected
+    with pytest.raises(TaskError, match="issued after the time of the question"):
+        answer(asked[4], *values)
 
 
 def test_a_window_includes_its_ends() -> None:

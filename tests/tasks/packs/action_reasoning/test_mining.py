@@ -75,7 +75,7 @@ def test_clusters_end_in_two_results_within_two_hours(apart: timedelta, found: b
 
 
 def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
-    moments = {ago(days=9): 4.0, ago(days=9) + 30 * _MINUTE: 4.1, ago(days=9) + 40 * _MINUTE: 4.2, ago(hours=1): 4.9}
+    moments = {ago(days=9): 4.0, ago(days=9) + 30 * _MINUTE: 4.1, ago(days=9) + 99 * _MINUTE: 4.2, ago(hours=1): 4.9}
     with world_of(results(moments)) as world:
         assert not _present(world, "cluster")
         past = _past(world, "cluster")
@@ -83,6 +83,7 @@ def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
         for one in past:
             assert [each.id for each in lab_chart(world).one("S1", "K").upto(one.as_of)][-1:] == list(one.ids)
             assert one.as_of < NOW
+            assert all(each.issued <= one.as_of for each in lab_chart(world).one("S1", "K").upto(one.as_of))
 
 
 @pytest.mark.parametrize(

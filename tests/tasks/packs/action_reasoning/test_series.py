@@ -67,7 +67,7 @@ def test_withdrawn_results_do_not_count() -> None:
         assert _ids(found.counted) == ["A"]
         assert _ids(found.void) == ["B", "C"]
         assert found.listed == ("A", "B", "C", "D", "E")
-        assert found.objection(None, NOW) is None
+        assert found.objection(None, NOW, NOW) is None
 
 
 def test_of_one_instant_the_one_issued_later_counts() -> None:
@@ -94,9 +94,9 @@ def test_results_of_one_time_and_issue_conflict_only_with_different_values() -> 
         found = _one(world)
         assert _ids(found.counted) == ["A", "C"]  # of two duplicates, only the one created first counts
         assert found.ambiguous == {"C", "D"}
-        assert found.objection(None, ago(hours=2)) is None
-        assert found.objection(None, NOW) == "two values with the same instant and issue time"
-        assert found.objection(ago(minutes=59), NOW) is None
+        assert found.objection(None, ago(hours=2), NOW) is None
+        assert found.objection(None, NOW, NOW) == "two values with the same instant and issue time"
+        assert found.objection(ago(minutes=59), NOW, NOW) is None
 
 
 def test_a_later_issue_breaks_a_tie() -> None:
@@ -120,10 +120,10 @@ def test_results_in_another_unit_are_separate() -> None:
         found = _one(world)
         assert _ids(found.counted) == ["A", "E", "F"]  # E replaced D
         assert found.foreign == {"B", "C"}
-        assert found.objection(ago(hours=3), NOW) == "a result in another unit"  # both ends belong to the span
-        assert found.objection(ago(hours=3) + timedelta(seconds=1), NOW) is None
-        assert found.objection(None, ago(hours=4)) == "a result in another unit"
-        assert found.objection(None, ago(hours=4) - timedelta(seconds=1)) is None
+        assert found.objection(ago(hours=3), NOW, NOW) == "a result in another unit"  # both ends belong to the span
+        assert found.objection(ago(hours=3) + timedelta(seconds=1), NOW, NOW) is None
+        assert found.objection(None, ago(hours=4), NOW) == "a result in another unit"
+        assert found.objection(None, ago(hours=4) - timedelta(seconds=1), NOW) is None
 
 
 def test_nothing_rests_on_results_without_an_instant() -> None:
@@ -137,7 +137,7 @@ def test_nothing_rests_on_results_without_an_instant() -> None:
         found = _one(world)
         assert found.undated == {"B", "C"}
         assert _ids(found.counted) == ["A"]
-        assert found.objection(None, NOW) == "a result without an instant"
+        assert found.objection(None, NOW, NOW) == "a result without an instant"
 
 
 def test_a_missing_issue_is_the_time_of_taking() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ HGB = "GET /Observation?patient=S1&code=HGB"
 def world() -> Iterator[World]:
     potassium = {0.5: 3.6, 3: 4.13, 9: 4.9, 24: 3.4, 24.5: 7.1, 60: 8.9}
     with world_of(
-        (result(f"K{hours:g}", ago(hours=hours), value) for hours, value in potassium.items()),
+        (result(f"K{hours:g}", ago(hours=hours), value, issued=timedelta()) for hours, value in potassium.items()),
         result("V", ago(hours=0.25), 9.7, status="cancelled"),
         result("N", ago(hours=1), 141, lab="NA"),
         result("O", ago(hours=1), 5.9, owner="S2"),

@@ -131,6 +131,28 @@ def with_put(action: Action) -> list[Action]:
     return [Put(f"/{one['resourceType']}/{id}", {**one, "id": id}) for one in changed]
 
 
+UCUM = "http://unitsofmeasure.org"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        {"code": "mg"},
+        {"unit": "mg", "system": UCUM},
+        {"code": "mg", "system": UCUM},
+        {"unit": "mg", "code": "mg", "system": UCUM},
+    ],
+)
+def test_the_unit_of_a_dose_may_be_written_in_any_way(hospital: World, unit: Resource) -> None:
+    def edit(order: Resource) -> None:
+        quantity = order["dosageInstruction"][0]["doseAndRate"][0]["doseQuantity"]
+        del quantity["unit"]
+        quantity.update(unit)
+
+    with opened(hospital, "Q4-1", 4) as episode:
+        assert failed(play(episode, partial(edited, DRUG, edit))) == []
+
+
 @pytest.mark.parametrize("other", [additions, with_put, in_transactions])
 def test_other_kinds_of_writes_are_right_too(hospital: World, other: Callable[[Action], list[Action]]) -> None:
     with opened(hospital, "Q4-1", 4) as episode:
