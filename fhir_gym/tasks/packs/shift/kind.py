@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import ceil
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -136,6 +138,15 @@ class Size:
     requests: int
     amended_at: tuple[datetime, ...] = ()
 
+    def groups(self, sizes: tuple[int, ...], requests: int) -> tuple[int, ...]:
+        """Return the sizes of the groups of patients: as many more as there are more requests than usual.
+
+        Args:
+            sizes: The sizes for the usual number of requests.
+            requests: The usual number of requests.
+        """
+        return sizes * ceil(self.requests / requests)
+
 
 R = TypeVar("R", bound=Request)
 
@@ -175,7 +186,7 @@ class RequestKind(ABC, Generic[S, R]):
     status_updates: ClassVar[StatusUpdates] = {}
 
     @abstractmethod
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> S:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> S:
         """Draw the records. They must not depend on what the requests will ask."""
 
     @abstractmethod

@@ -155,7 +155,7 @@ class LiveDrawing:
         size = Size(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
             wanted = self._draw_outcomes(kind, count)
-            scene = kind.draw_scene(self._rng, self._world, size)
+            scene = kind.draw_scene(self._rng, self._world, self._ids, size)
             chosen = kind.choose(self._rng, self._world, scene, wanted)
             if chosen is not None:
                 return scene, chosen
