@@ -41,7 +41,7 @@ def test_the_key_says_what_is_not_usual(given: str, canonical: str) -> None:
         ("Q1-1+minutes=60", "unknown dial of task Q1-1 'minutes'"),
         ("day-3+minutes=5", "dial minutes must be a whole number from 10 to 720, not 5.0"),
         ("day-3+minutes=60.5", "not 60.5"),
-        ("day-3+load=nan", "dial load must be a number from 0.1 to 2, not nan"),
+        ("day-3+load=nan", "dial load must be a number from 0.1 to 1.5, not nan"),
         ("day-3+load=inf", "not inf"),
         ("day-3+load", "not ''"),
         ("day-3+load=\x1b<script>", "not '\\x1b<script>'"),

@@ -133,6 +133,7 @@ class AbsenceScene(ClinicScene):
 def draw_absences(
     rng: random.Random,
     world: World,
+    ids: IdAllocator,
     *,
     people: Sequence[int],
     practitioners: int,
@@ -147,6 +148,7 @@ def draw_absences(
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: See `draw_clinic`.
         practitioners: See `draw_clinic`.
         services: See `draw_clinic`.
@@ -155,7 +157,6 @@ def draw_absences(
         namesakes: Number of practitioners who share the family name of another one.
         writes: See `AbsenceScene`.
     """
-    ids = IdAllocator(rng, world)
     clinic = draw_clinic(
         rng,
         world,

@@ -158,6 +158,7 @@ class ClinicScene(Params):
 def draw_clinic(
     rng: random.Random,
     world: World,
+    ids: IdAllocator,
     *,
     people: Sequence[int],
     twins: int,
@@ -165,22 +166,20 @@ def draw_clinic(
     services: int,
     days: int,
     per_day: int,
-    ids: IdAllocator | None = None,
 ) -> ClinicScene:
     """Draw a place whose practitioners, patients and slots all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: Sizes of the groups of patients with similar names, without the twins.
         twins: Number of further patients who share name and date of birth with another patient.
         practitioners: Number of practitioners.
         services: Number of services that they offer.
         days: Number of coming working days with slots.
         per_day: Number of slots of each practitioner on a working day.
-        ids: Allocates the ids; by default a new allocator.
     """
-    ids = ids or IdAllocator(rng, world)
     offered = rng.sample(SERVICES, services)
     staff: list[Practitioner] = []
     for number in range(practitioners):

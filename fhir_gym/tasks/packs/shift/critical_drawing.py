@@ -44,6 +44,7 @@ _CHANGES = (7, 19)
 def draw_hospital(
     rng: random.Random,
     world: World,
+    ids: IdAllocator,
     *,
     departments: int,
     people: Sequence[int],
@@ -57,6 +58,7 @@ def draw_hospital(
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         departments: Number of departments.
         people: See `draw_patients`.
         results: Numbers of results that a stay may have.
@@ -64,7 +66,6 @@ def draw_hospital(
         tasks_due: See `CriticalScene`.
         amended_at: See `Size`.
     """
-    ids = IdAllocator(rng, world)
     chosen = rng.sample(SERVICES, departments + 1)
     offered = [Department(id=ids.new("Organization"), service=one) for one in chosen[:departments]]
     staff: list[Person] = []

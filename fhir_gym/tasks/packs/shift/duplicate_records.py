@@ -95,7 +95,15 @@ class _Member(NamedTuple):
 
 
 def draw_duplicates(
-    rng: random.Random, world: World, *, sites: int, families: int, households: int, due: tuple[int, int], decisive: int
+    rng: random.Random,
+    world: World,
+    ids: IdAllocator,
+    *,
+    sites: int,
+    families: int,
+    households: int,
+    due: tuple[int, int],
+    decisive: int,
 ) -> DuplicatesScene:
     """Draw sites whose patient records all come from the same random process.
 
@@ -105,20 +113,21 @@ def draw_duplicates(
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         sites: Number of sites.
         families: Number of groups of people with similar names at each site.
         households: Number of households in each group.
         due: See `DuplicatesScene`.
         decisive: See `DuplicatesScene`.
     """
-    return _Drawer(rng, world, sites).scene(families, households, due, decisive)
+    return _Drawer(rng, world, ids, sites).scene(families, households, due, decisive)
 
 
 class _Drawer:
     """Draws the records of sites."""
 
-    def __init__(self, rng: random.Random, world: World, sites: int) -> None:
-        self._rng, self._world, self._ids = rng, world, IdAllocator(rng, world)
+    def __init__(self, rng: random.Random, world: World, ids: IdAllocator, sites: int) -> None:
+        self._rng, self._world, self._ids = rng, world, ids
         self._today = world.now.date()
         self._sites = [Site(id=self._ids.new("Organization"), name=name) for name in place_names(rng, world, sites)]
         self._insurers = draw_insurers(rng, world, self._ids, 2)

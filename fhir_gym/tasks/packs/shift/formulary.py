@@ -31,7 +31,11 @@ _TESTS = (
     ("C-reactive protein", "1988-5"),
 )
 _XRAY, _CT = ("chest X-ray in two views", "36643-5"), ("CT of the abdomen with contrast", "79103-8")
-_STEP = 5
+STEP = 5
+"""Doses are multiples of so many milligrams."""
+WEIGHT_MARGIN, CREATININE_MARGIN = 0.001, 0.01
+"""Relative margins around rounding steps and limits. No value that decides lies in them, so that neither the digits of
+conversion factors matter nor whether a converted value is rounded to 0.1 kg or 0.01 mg/dL."""
 
 
 class Item(Params):
@@ -72,7 +76,7 @@ class Item(Params):
     def dose(self, kg: float, half: bool) -> int:
         """Return the dose in milligrams for a body weight."""
         wanted = kg * self.per_kg * (0.5 if half else 1)
-        return floor(min(wanted, self.most) / _STEP) * _STEP
+        return floor(min(wanted, self.most) / STEP) * STEP
 
     @property
     def line(self) -> str:

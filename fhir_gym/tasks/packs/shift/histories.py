@@ -189,18 +189,18 @@ class HistoryScene(Params):
 
 
 def draw_histories(
-    rng: random.Random, world: World, *, people: Sequence[int], twins: int, most: Mapping[str, int]
+    rng: random.Random, world: World, ids: IdAllocator, *, people: Sequence[int], twins: int, most: Mapping[str, int]
 ) -> HistoryScene:
     """Draw patients whose records all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: Sizes of the groups of patients with similar names, without the twins.
         twins: Number of further patients who share name and date of birth with another patient.
         most: Largest number of records of each type for each patient; the fewest are half of it.
     """
-    ids = IdAllocator(rng, world)
     patients = [_patient(rng, world.now, one) for one in draw_patients(rng, world, ids, people, twins)]
     drawer = _Drawer(rng, world.now, ids)
     encounters = {

@@ -79,20 +79,29 @@ class InsurerScene(Params):
 
 
 def draw_insured(
-    rng: random.Random, world: World, *, places: int, insurers: int, patients: int, due: tuple[int, int], decisive: int
+    rng: random.Random,
+    world: World,
+    ids: IdAllocator,
+    *,
+    places: int,
+    insurers: int,
+    patients: int,
+    due: tuple[int, int],
+    decisive: int,
 ) -> InsurerScene:
     """Draw places whose patients, coverages and contracts all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         places: Number of places.
         insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
         patients: Number of patients of each place.
         due: See `InsurerScene`.
         decisive: See `InsurerScene`.
     """
-    drawer = _Drawer(rng, world, insurers)
+    drawer = _Drawer(rng, world, ids, insurers)
     sites = [Place(id=drawer.ids.new("Organization"), name=name) for name in place_names(rng, world, places)]
     records = [one for site in sites for one in drawer.place(site, patients)]
     rng.shuffle(records)
@@ -110,8 +119,8 @@ def draw_insured(
 class _Drawer:
     """Draws the records of places."""
 
-    def __init__(self, rng: random.Random, world: World, insurers: int) -> None:
-        self._rng, self._world, self.ids = rng, world, IdAllocator(rng, world)
+    def __init__(self, rng: random.Random, world: World, ids: IdAllocator, insurers: int) -> None:
+        self._rng, self._world, self.ids = rng, world, ids
         self.today: date = world.now.date()
         self.insurers = draw_insurers(rng, world, self.ids, insurers)
         doctors = (new_person(rng, world, self.ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2))

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
-from fhir_gym.tasks.packs.shift.outcomes import DONE
+from fhir_gym.tasks.authoring import IdAllocator
+from fhir_gym.tasks.packs.shift.outcomes import BY_NAME, DONE
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
@@ -185,7 +186,7 @@ class RequestKind(ABC, Generic[S, R]):
     status_updates: ClassVar[StatusUpdates] = {}
 
     @abstractmethod
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> S:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> S:
         """Draw the records. They must not depend on what the requests will ask."""
 
     @abstractmethod
@@ -201,11 +202,19 @@ class RequestKind(ABC, Generic[S, R]):
         """Return the resources of a scene."""
 
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        """Draw the outcomes of requests. Of several, at least one is done, and at least one is declined."""
+        """Draw the outcomes of requests.
+
+        Of several, at least one is done, and at least one is declined. The search for the patient alone settles at most
+        one of them.
+        """
+        others = [one for one in self.codes if one not in BY_NAME]
         while True:
-            found = [rng.choice(self.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
-            if count == 1 or (DONE in found and set(found) != {DONE}):
-                return found
+            outcomes = [rng.choice(self.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
+            by_name = [number for number, one in enumerate(outcomes) if one in BY_NAME]
+            for number in rng.sample(by_name, max(0, len(by_name) - 1)):
+                outcomes[number] = rng.choice(others)
+            if count == 1 or (DONE in outcomes and set(outcomes) != {DONE}):
+                return outcomes
 
     def rule_values(self, scene: S) -> Mapping[str, str]:
         """Return the values of the placeholders in `rules`."""

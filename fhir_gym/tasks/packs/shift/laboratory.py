@@ -187,6 +187,7 @@ class LabScene(Params):
 def draw_laboratory(
     rng: random.Random,
     world: World,
+    ids: IdAllocator,
     *,
     people: Sequence[int],
     twins: int,
@@ -199,13 +200,13 @@ def draw_laboratory(
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: Sizes of the groups of patients with similar names, without the twins.
         twins: Number of further patients who share name and date of birth with another patient.
         tests: Number of tests.
         counts: Numbers of specimens that a patient may have for a test.
         values: Minimum and maximum number of results on which an answer rests.
     """
-    ids = IdAllocator(rng, world)
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(rng.sample(sorted(TESTS), tests))
     return LabScene(

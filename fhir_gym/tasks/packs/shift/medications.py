@@ -235,19 +235,26 @@ class MedicationScene(Params):
 
 
 def draw_medications(
-    rng: random.Random, world: World, *, people: Sequence[int], twins: int, drugs: int, letters: Sequence[int]
+    rng: random.Random,
+    world: World,
+    ids: IdAllocator,
+    *,
+    people: Sequence[int],
+    twins: int,
+    drugs: int,
+    letters: Sequence[int],
 ) -> MedicationScene:
     """Draw patients whose records all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: Sizes of the groups of patients with similar names, without the twins.
         twins: Number of further patients who share name and date of birth with another patient.
         drugs: Number of drugs.
         letters: Numbers of letters that a patient may have.
     """
-    ids = IdAllocator(rng, world)
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(sorted(rng.sample(sorted(DRUGS), drugs)))
     drawer = _Drawer(rng, world.now, ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from math import floor
 from typing import Self
 
@@ -21,7 +21,16 @@ from fhir_gym.tasks.packs.shift.charts import (
     result_resource,
     supposed_result,
 )
-from fhir_gym.tasks.packs.shift.formulary import LOINC, RXNORM, UMOL_PER_MG, Formulary, Item
+from fhir_gym.tasks.packs.shift.formulary import (
+    CREATININE_MARGIN,
+    LOINC,
+    RXNORM,
+    STEP,
+    UMOL_PER_MG,
+    WEIGHT_MARGIN,
+    Formulary,
+    Item,
+)
 from fhir_gym.tasks.packs.shift.kind import Ask
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
@@ -64,9 +73,6 @@ FORMULARY = Formulary(
     )
 )
 """The drugs and tests of order sets; their doses are in policies."""
-_STEP = 5
-_MARGIN = 0.01
-"""Relative margin around limits and rounding steps; no value lies in it, so that conversion factors do not matter."""
 
 
 def _rules_of(name: str) -> Iterator[Rule]:
@@ -187,7 +193,7 @@ class OrderSet:
     def dose(self, kg: float, creatinine: float) -> int:
         """Return the dose in milligrams."""
         wanted = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
-        return floor(min(wanted, self.most) / _STEP) * _STEP
+        return floor(min(wanted, self.most) / STEP) * STEP
 
     def settled_dose(self, kg: float, creatinine: float) -> int | None:
         """Return the dose; None if a value is close to a limit or a rounding step."""
@@ -195,7 +201,12 @@ class OrderSet:
         return found.pop() if len(found) == 1 else None
 
 
-_FACTORS = ((1, 1), (1 - _MARGIN / 2, 1), (1 + _MARGIN / 2, 1), (1, 1 - _MARGIN), (1, 1 + _MARGIN))
+_FACTORS = (
+    (1, 1),
+    *((1 + change, 1) for change in (-WEIGHT_MARGIN, WEIGHT_MARGIN)),
+    *((1, 1 + change) for change in (-CREATININE_MARGIN, CREATININE_MARGIN)),
+)
+"""Factors of weight and creatinine with which a dose must stay the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +252,17 @@ class SetCharts:
     """
 
     def __init__(self, scene: OrdersScene, now: str) -> None:
-        self._scene, self._today = scene, date.fromisoformat(now[:10])
+        self._today = date.fromisoformat(now[:10])
         self._groups = {one.name: one.group for one in scene.formulary.drugs}
+        self._allergies: dict[tuple[str, str], list[str]] = {}
+        for allergy in scene.allergies:
+            if allergy.counts:
+                group = self._allergies.setdefault((allergy.patient, self._groups[allergy.drug]), [])
+                group.append(f"AllergyIntolerance/{allergy.id}")
+        self._pregnancies: dict[str, list[str]] = {}
+        for diagnosis in scene.diagnoses:
+            if diagnosis.is_pregnancy:
+                self._pregnancies.setdefault(diagnosis.patient, []).append(f"Condition/{diagnosis.id}")
         self._latest: dict[tuple[str, str], Result] = {}
         for one in scene.results:
             if one.status in VALID:
@@ -262,10 +282,10 @@ class SetCharts:
         mine = [one for one in orders if one.patient == patient and one.intent == "order"]
         drug = order_set.drug
         points: tuple[str, ...] = (f"{name}: drug",)
-        allergies = self._allergies(drug, patient)
+        allergies = self._allergies_to(drug, patient)
         if allergies:
             drug, points = order_set.substitute, (*points, f"{name}: substitute")
-            others = self._allergies(drug, patient)
+            others = self._allergies_to(drug, patient)
             if others:
                 return _declined(NOT_ALLOWED, [Obstacle("allergies", points, (allergies, others))])
         group = self._groups[drug]
@@ -284,17 +304,13 @@ class SetCharts:
         dose = order_set.settled_dose(kg, creatinine)
         return SetDecision(DONE, {drug: order_set.dose(kg, creatinine), **tests}, settled=dose is not None)
 
-    def _allergies(self, drug: str, patient: str) -> tuple[str, ...]:
+    def _allergies_to(self, drug: str, patient: str) -> tuple[str, ...]:
         """Return references to the patient's allergies to the class of a drug."""
-        mine = (one for one in self._scene.allergies if one.patient == patient and one.counts)
-        group = self._groups[drug]
-        return tuple(f"AllergyIntolerance/{one.id}" for one in mine if self._groups[one.drug] == group)
+        return tuple(self._allergies.get((patient, self._groups[drug]), ()))
 
     def _obstacles(self, order_set: OrderSet, patient: str, group: str, points: tuple[str, ...]) -> Iterator[Obstacle]:
         """Yield the causes for which a class of drugs is not given to a patient."""
-        pregnancies = tuple(
-            f"Condition/{one.id}" for one in self._scene.diagnoses if one.patient == patient and one.is_pregnancy
-        )
+        pregnancies = tuple(self._pregnancies.get(patient, ()))
         if pregnancies and group in order_set.not_in_pregnancy:
             yield Obstacle("pregnancy", (*points, "pregnancy"), (pregnancies,))
         weight = self._latest.get((patient, "weight"))
@@ -336,11 +352,25 @@ def _declined(outcome: str, obstacles: Sequence[Obstacle]) -> SetDecision:
     return SetDecision(outcome, obstacles=tuple(obstacles))
 
 
-def order_set_for(ask: OrderSetAsk, scene: OrderSetScene, library: Library) -> OrderSet:
-    """Return the requested order set as the policies of a library define it for the department."""
+def order_set_for(ask: OrderSetAsk, scene: OrderSetScene, library: Library, moment: datetime | None = None) -> OrderSet:
+    """Return the requested order set as the policies of a library define it for the department.
+
+    Args:
+        ask: The request.
+        scene: The records of the hospital.
+        library: The policies.
+        moment: The moment at which the policies are in force; by default the present.
+    """
     department = next(one.code for one in scene.departments if one.display == ask.department)
-    values = library.values(ORDER_SETS.code, department, parse_instant(scene.now))
+    values = library.values(ORDER_SETS.code, department, moment or parse_instant(scene.now))
     return OrderSet.of(values, ask.order_set)
+
+
+def order_sets_of_the_day(ask: OrderSetAsk, scene: OrderSetScene) -> frozenset[OrderSet]:
+    """Return the order sets that a request may mean, now and after each amendment within a day."""
+    now = parse_instant(scene.now)
+    moments = [now, *(one for one in scene.library.coming(now) if one - now < timedelta(days=1))]
+    return frozenset(order_set_for(ask, scene, scene.library, one) for one in moments)
 
 
 def decided_by(ask: OrderSetAsk, scene: OrderSetScene, points: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     result_resource,
     supposed_result,
 )
-from fhir_gym.tasks.packs.shift.formulary import UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, UMOL_PER_MG, WEIGHT_MARGIN, Item
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.order_reader import OrderReader
@@ -32,8 +32,6 @@ from fhir_gym.types import Json, Resource
 DUPLICATE_DAYS = 30
 CAUSES = ("another of the class", "allergy", "pregnancy", "creatinine", "no creatinine", "no weight")
 """The causes for which an order is not allowed."""
-_MARGIN = 0.01
-"""Relative margin around limits and rounding steps; no value lies in it, so that conversion factors do not matter."""
 
 
 class OrderAsk(Ask):
@@ -116,13 +114,13 @@ class Charts:
         if recent:
             return Decision(ALREADY_DONE, causes=(Cause("duplicate", recent),))
         weight, creatinine = (self._latest.get((patient, one)) for one in ("weight", "creatinine"))
-        settled = creatinine is None or abs(creatinine.amount - item.limit) > _MARGIN * item.limit
+        settled = creatinine is None or abs(creatinine.amount - item.limit) > CREATININE_MARGIN * item.limit
         causes = tuple(self.restrictions(item, patient, mine))
         if causes or weight is None or not item.group:
             return Decision(NOT_ALLOWED if causes else DONE, causes=causes, settled=settled)
         half = item.halved and creatinine is not None and creatinine.amount > item.limit
-        dose, *near = (item.dose(weight.amount * factor, half) for factor in (1, 1 - _MARGIN / 2, 1 + _MARGIN / 2))
-        return Decision(DONE, dose, settled=settled and {*near} == {dose})
+        doses = [item.dose(weight.amount * (1 + change), half) for change in (0, -WEIGHT_MARGIN, WEIGHT_MARGIN)]
+        return Decision(DONE, doses[0], settled=settled and len({*doses}) == 1)
 
     def restrictions(self, item: Item, patient: str, mine: Sequence[EarlierOrder]) -> Iterator[Cause]:
         """Yield the causes for which an order is not allowed, given the patient's other orders."""

@@ -15,6 +15,8 @@ NO_CONTACT = "no contact"
 NOT_TAKEN = "not taken"
 NOTHING_WRONG = "nothing wrong"
 ALREADY_DONE = "already done"
+BY_NAME = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
+"""The outcomes that the search for the patient alone settles."""
 WITHDRAWN = "withdrawn"
 """The outcome of a request that its requester withdraws while the agent works on it; only in live shifts."""
 

@@ -72,7 +72,8 @@ def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> lis
 
 def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
     """Return the ids of the people with a name and a date of birth."""
-    return tuple(one.id for one in people if Named.of(one) == name)
+    wanted = (name.given, name.family, name.birth_date)
+    return tuple(one.id for one in people if (one.given, one.family, one.birth_date) == wanted)
 
 
 def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import html
 import re
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from fhir_gym.actions import Action
@@ -96,7 +97,7 @@ class Library(Params):
 
     documents: tuple[PolicyDocument, ...]
 
-    def decisions(self, subject: str, department: str, now: datetime) -> dict[str, Decision]:
+    def decisions(self, subject: str, department: str, now: datetime) -> Mapping[str, Decision]:
         """Return the valid value of each point, and the id of the document that settles it.
 
         Args:
@@ -104,7 +105,17 @@ class Library(Params):
             department: Code of the department.
             now: The moment for which the values are valid.
         """
-        valid = self._valid(subject, instant(now))
+        key = subject, department, instant(now)
+        if key not in self._decided:
+            self._decided[key] = self._decide(*key)
+        return self._decided[key]
+
+    @cached_property
+    def _decided(self) -> dict[tuple[str, str, str], dict[str, Decision]]:
+        return {}
+
+    def _decide(self, subject: str, department: str, moment: str) -> dict[str, Decision]:
+        valid = self._valid(subject, moment)
         found: dict[str, Decision] = {}
         for owner in ("", department):
             policies = [one for one in valid if not one.amends and one.department_code == owner]

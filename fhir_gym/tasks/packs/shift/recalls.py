@@ -135,10 +135,11 @@ class RecallDrawer:
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
     """
 
-    def __init__(self, rng: random.Random, world: World) -> None:
-        self._rng, self._world, self._now, self._ids = rng, world, world.now, IdAllocator(rng, world)
+    def __init__(self, rng: random.Random, world: World, ids: IdAllocator) -> None:
+        self._rng, self._world, self._now, self._ids = rng, world, world.now, ids
         self._places: tuple[str, ...] = ()
         self._laboratories: tuple[str, ...] = ()
 

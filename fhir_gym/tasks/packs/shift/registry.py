@@ -172,20 +172,29 @@ class RegistryScene(Params):
 
 
 def draw_registry(
-    rng: random.Random, world: World, *, families: int, shape: tuple[int, int], on_file: int, twins: int, insurers: int
+    rng: random.Random,
+    world: World,
+    ids: IdAllocator,
+    *,
+    families: int,
+    shape: tuple[int, int],
+    on_file: int,
+    twins: int,
+    insurers: int,
 ) -> RegistryScene:
     """Draw a place whose patients, coverages and contracts come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         families: Number of groups of people with similar names.
         shape: Number of given names and of family names of a group.
         on_file: Number of people of a group who are on file.
         twins: Number of further patients who share name and date of birth with another patient.
         insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
     """
-    ids, today = IdAllocator(rng, world), world.now.date()
+    today = world.now.date()
     groups = [draw_family(rng, world, today, shape) for _ in range(families)]
     people: list[Registered] = []
     for group in groups:

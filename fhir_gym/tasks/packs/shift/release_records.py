@@ -103,11 +103,12 @@ class ReleaseDrawer:
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
     """
 
-    def __init__(self, rng: random.Random, world: World) -> None:
+    def __init__(self, rng: random.Random, world: World, ids: IdAllocator) -> None:
         self._rng, self._world, self._today = rng, world, world.now.date()
-        self._ids = IdAllocator(rng, world)
+        self._ids = ids
         self._departments: list[Concept] = []
         self._recipients: dict[str, str] = {}
 

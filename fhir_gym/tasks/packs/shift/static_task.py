@@ -12,7 +12,7 @@ from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LabelledRequest, LatestResponse, SceneParams, Task
-from fhir_gym.tasks.authoring import moment_in_words, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
@@ -96,7 +96,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
         first, last = kind.counts[level]
         wanted = kind.draw_outcomes(rng, rng.randint(first, last))
         for _ in range(_TRIES):
-            scene = kind.draw_scene(rng, world, Size(level, len(wanted)))
+            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), Size(level, len(wanted)))
             chosen = kind.choose(rng, world, scene, wanted)
             if chosen is not None:
                 break

@@ -106,13 +106,23 @@ class WardScene(Params):
 
 
 def draw_wards(
-    rng: random.Random, world: World, *, people: Sequence[int], twins: int, wards: int, rooms: int, beds: int, days: int
+    rng: random.Random,
+    world: World,
+    ids: IdAllocator,
+    *,
+    people: Sequence[int],
+    twins: int,
+    wards: int,
+    rooms: int,
+    beds: int,
+    days: int,
 ) -> WardScene:
     """Draw patients whose encounters all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
+        ids: Allocates ids.
         people: Sizes of the groups of patients with similar names, without the twins.
         twins: Number of further patients who share name and date of birth with another patient.
         wards: Number of wards.
@@ -120,7 +130,6 @@ def draw_wards(
         beds: Number of beds in a room.
         days: Number of days before the present from which there are encounters.
     """
-    ids = IdAllocator(rng, world)
     everyone = draw_patients(rng, world, ids, people, twins)
     places = list(_places(rng, ids, wards, rooms, beds))
     drawer = _Drawer(rng, world.now, ids, places, days)

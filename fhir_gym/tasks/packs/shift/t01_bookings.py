@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import (
     COMING,
     BookingAsk,
@@ -67,10 +67,11 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> ClinicScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ClinicScene:
         if size.level == 1:
-            return draw_clinic(rng, world, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
-        return draw_clinic(rng, world, people=(13, 14), twins=4, practitioners=9, services=3, days=7, per_day=6)
+            return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
+        people = size.groups((13, 14), 14)
+        return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=9, services=3, days=7, per_day=6)
 
     @override
     def choose(

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import has_name, instant, parse_instant, reference
+from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, parse_instant, reference
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.changes import (
     ACTIVE,
@@ -77,10 +77,11 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> ClinicScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ClinicScene:
         if size.level == 1:
-            return draw_clinic(rng, world, people=(12,), twins=3, practitioners=4, services=2, days=4, per_day=6)
-        return draw_clinic(rng, world, people=(13, 14), twins=4, practitioners=6, services=3, days=7, per_day=7)
+            return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=4, services=2, days=4, per_day=6)
+        people = size.groups((13, 14), 12)
+        return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=6, services=3, days=7, per_day=7)
 
     @override
     def choose(
@@ -207,11 +208,12 @@ def _draw_request(
     scene = calendar.scene
     ids = ids_of(name, scene.people)
     calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
+    mine = [one for one in scene.visits if one.patient in ids]
     for _ in range(_TRIES):
-        visit, ask = _draw_change(rng, calendar, name, ids, rng.choice(kinds))
+        visit, ask = _draw_change(rng, calendar, name, mine, rng.choice(kinds))
         if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
             continue
-        if len(ids) != 1 or _outcome(ask, visit, calendar) == outcome:
+        if len(ids) != 1 or _outcome(ask, visit, calendar, mine) == outcome:
             return ChangeRequest(
                 ask=ask, outcome=outcome, patients=ids, visit=visit.id if visit else "", **_aimed_at(ids, visit, scene)
             )
@@ -229,11 +231,10 @@ def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> di
 
 
 def _draw_change(
-    rng: random.Random, calendar: Calendar, name: Named, ids: Sequence[str], change: str
+    rng: random.Random, calendar: Calendar, name: Named, mine: Sequence[Visit], change: str
 ) -> tuple[Visit | None, ChangeAsk]:
     """Draw an appointment of the patient, or the practitioner and the day of another patient's; and what to change."""
     scene = calendar.scene
-    mine = [one for one in scene.visits if one.patient in ids]
     chosen = rng.choice(mine) if mine and rng.random() < 0.75 else rng.choice(scene.visits)
     person, day = scene.by_schedule()[chosen.slot.schedule].person, chosen.slot.start[:10]
     wishes: dict[str, Any] = {}
@@ -245,16 +246,12 @@ def _draw_change(
     return (there[0] if there else None), ask
 
 
-def _outcome(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
+def _outcome(ask: ChangeAsk, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
     """Return the outcome of an ask; an empty text if it is ambiguous or one of its wishes makes no difference."""
     if visit is None:
         return NOTHING_TO_DO
     day = visit.slot.start[:10]
-    same = [
-        one
-        for one in calendar.scene.visits
-        if (one.patient, one.slot.schedule, one.slot.start[:10]) == (visit.patient, visit.slot.schedule, day)
-    ]
+    same = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (visit.slot.schedule, day)]
     outcome = outcome_of(ask, visit, calendar)
     if len(same) != 1 or outcome != DONE or ask.change != "move":
         return outcome if len(same) == 1 else ""

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import has_name, reference
+from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
@@ -75,10 +75,10 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> RegistryScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> RegistryScene:
         if size.level == 1:
-            return draw_registry(rng, world, families=1, shape=(3, 3), on_file=27, twins=4, insurers=4)
-        return draw_registry(rng, world, families=2, shape=(4, 3), on_file=36, twins=8, insurers=6)
+            return draw_registry(rng, world, ids, families=1, shape=(3, 3), on_file=27, twins=4, insurers=4)
+        return draw_registry(rng, world, ids, families=2, shape=(4, 3), on_file=36, twins=8, insurers=6)
 
     @override
     def choose(

@@ -101,9 +101,8 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> OrdersScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> OrdersScene:
         groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 3) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
-        ids = IdAllocator(rng, world)
         people = draw_patients(rng, world, ids, groups, twins)
         formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
         return ChartDrawer(rng, world, ids, formulary).scene(people, results, orders)

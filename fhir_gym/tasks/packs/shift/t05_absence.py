@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import has_name, reference
+from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
 from fhir_gym.tasks.packs.shift.absence_chooser import choose_absences
 from fhir_gym.tasks.packs.shift.absence_judge import AbsenceJudge
 from fhir_gym.tasks.packs.shift.absences import (
@@ -75,11 +75,12 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> AbsenceScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> AbsenceScene:
         if size.level == 1:
             return draw_absences(
                 rng,
                 world,
+                ids,
                 people=(8,),
                 practitioners=5,
                 services=2,
@@ -92,6 +93,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         return draw_absences(
             rng,
             world,
+            ids,
             people=(8, 9),
             practitioners=8,
             services=2,

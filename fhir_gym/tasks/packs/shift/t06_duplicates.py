@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.duplicate_records import DuplicatesScene, Site, draw_duplicates
 from fhir_gym.tasks.packs.shift.duplicates import (
     FLAWS,
@@ -81,10 +82,10 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> DuplicatesScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> DuplicatesScene:
         if size.level == 1:
-            return draw_duplicates(rng, world, sites=3, families=1, households=5, due=(4, 7), decisive=4)
-        return draw_duplicates(rng, world, sites=2, families=2, households=10, due=(10, 14), decisive=6)
+            return draw_duplicates(rng, world, ids, sites=3, families=1, households=5, due=(4, 7), decisive=4)
+        return draw_duplicates(rng, world, ids, sites=2, families=2, households=10, due=(10, 14), decisive=6)
 
     @override
     def choose(

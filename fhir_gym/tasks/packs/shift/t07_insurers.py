@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.insurer_judge import InsurerJudge
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene, draw_insured, insured_resources
 from fhir_gym.tasks.packs.shift.insurers import FLAWS, Ending, InsurerAsk, InsurerRequest, missing_contract, records_of
@@ -71,10 +72,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> InsurerScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> InsurerScene:
         if size.level == 1:
-            return draw_insured(rng, world, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
-        return draw_insured(rng, world, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
+            return draw_insured(rng, world, ids, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
+        return draw_insured(rng, world, ids, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
 
     @override
     def choose(

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant
+from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
@@ -82,8 +82,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> RecallScene:
-        drawer = RecallDrawer(rng, world)
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> RecallScene:
+        drawer = RecallDrawer(rng, world, ids)
         if size.level == 1:
             most = 6 if size.requests == 1 else 5
             return drawer.scene(patients=30, tests=2, results=(0, 1, 2, 2, 3), fewest=4, most=most, rules_that_matter=7)

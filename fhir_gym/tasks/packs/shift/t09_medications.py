@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant
+from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.medication_list import (
@@ -79,12 +79,12 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> MedicationScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> MedicationScene:
         if size.level == 1:
-            return draw_medications(rng, world, people=(9,), twins=2, drugs=5, letters=(0, 1, 1, 2))
+            return draw_medications(rng, world, ids, people=(9,), twins=2, drugs=5, letters=(0, 1, 1, 2))
         if size.level == 2:
-            return draw_medications(rng, world, people=(8, 9), twins=4, drugs=8, letters=(0, 1, 2, 3))
-        return draw_medications(rng, world, people=(9,), twins=2, drugs=14, letters=(1, 2, 3))
+            return draw_medications(rng, world, ids, people=(8, 9), twins=4, drugs=8, letters=(0, 1, 2, 3))
+        return draw_medications(rng, world, ids, people=(9,), twins=2, drugs=14, letters=(1, 2, 3))
 
     @override
     def choose(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from typing_extensions import override
 
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.charts import RESULT_UPDATES
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.laboratory import (
@@ -76,13 +77,13 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> LabScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> LabScene:
         if size.level == 1:
-            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
+            return draw_laboratory(rng, world, ids, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
         if size.level == 2:
-            return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
-        people = (9,) * (1 + size.requests // _PER_GROUP)
-        return draw_laboratory(rng, world, people=people, twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
+            return draw_laboratory(rng, world, ids, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
+        people = size.groups((9,), _PER_GROUP)
+        return draw_laboratory(rng, world, ids, people=people, twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
 
     @override
     def choose(

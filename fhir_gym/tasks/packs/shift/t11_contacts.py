@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.contacts import (
     MEASURES,
     ContactAsk,
@@ -74,12 +74,12 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> WardScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> WardScene:
         if size.level == 1:
-            return draw_wards(rng, world, people=(10,), twins=2, wards=2, rooms=2, beds=2, days=6)
+            return draw_wards(rng, world, ids, people=(10,), twins=2, wards=2, rooms=2, beds=2, days=6)
         if size.level == 2:
-            return draw_wards(rng, world, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
-        scene = draw_wards(rng, world, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
+            return draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
+        scene = draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
         return scene.model_copy(update={"hours": (18, 36, 48, 60, 72), "most_names": 8})
 
     @override

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.contradictions import (
     MEASURES,
     MOST_IDS,
@@ -95,15 +96,15 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> HistoryScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> HistoryScene:
         if size.level == 1:
             most = {"Encounter": 4, "Observation": 6, "Procedure": 5, "Condition": 4}
-            return draw_histories(rng, world, people=(5, 5), twins=2, most=most)
+            return draw_histories(rng, world, ids, people=(5, 5), twins=2, most=most)
         if size.level == 2:
             most = {"Encounter": 6, "Observation": 14, "Procedure": 8, "Condition": 6}
-            return draw_histories(rng, world, people=(7, 7, 6), twins=4, most=most)
+            return draw_histories(rng, world, ids, people=(7, 7, 6), twins=4, most=most)
         most = {"Encounter": 12, "Observation": 24, "Procedure": 14, "Condition": 12}
-        return draw_histories(rng, world, people=(6, 5), twins=2, most=most)
+        return draw_histories(rng, world, ids, people=(6, 5), twins=2, most=most)
 
     @override
     def choose(

@@ -111,20 +111,18 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> PolicyClinicScene:
-        ids = IdAllocator(rng, world)
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> PolicyClinicScene:
         people, twins, practitioners, services, days, documents = (
-            ((12,), 3, 5, 2, 6, 9) if size.level == 1 else ((13, 14), 4, 9, 3, 8, 15)
+            ((12,), 3, 5, 2, 6, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 8, 15)
         )
         drawn = draw_clinic(
-            *(rng, world),
+            *(rng, world, ids),
             people=people,
             twins=twins,
             practitioners=practitioners,
             services=services,
             days=days,
             per_day=5,
-            ids=ids,
         )
         clinic = _with_history(rng, ids, drawn)
         offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -47,6 +47,7 @@ from fhir_gym.tasks.packs.shift.order_sets import (
     SetCharts,
     SetDecision,
     order_set_for,
+    order_sets_of_the_day,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
@@ -123,11 +124,10 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> OrderSetScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> OrderSetScene:
         groups, twins, results, orders, documents = (
-            ((7, 7), 2, 4, 8, 9) if size.level == 1 else ((9, 9, 9), 3, 24, 12, 15)
+            ((7, 7), 2, 4, 8, 9) if size.level == 1 else (size.groups((9, 9, 9), 10), 3, 24, 12, 15)
         )
-        ids = IdAllocator(rng, world)
         people = draw_patients(rng, world, ids, groups, twins)
         charts = ChartDrawer(rng, world, ids, FORMULARY).scene(people, results, orders)
         departments = rng.sample(SERVICES, 3)
@@ -192,13 +192,16 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
 
     @override
     def right_end(self, request: OrderSetRequest, scene: OrderSetScene) -> tuple[str, str] | None:
-        now, charts, ask = parse_instant(scene.now), SetCharts(scene, scene.now), request.ask
-        libraries = [scene.library, *(scene.library.after(one - now) for one in scene.library.coming(now))]
-        decided = [
-            charts.decide(ask.order_set, order_set_for(ask, scene, one), request.patients[0], scene.orders)
-            for one in libraries
-        ]
-        return (decided[0].outcome, str(decided[0].orders)) if all(one.settled for one in decided) else None
+        charts, ask, patient = SetCharts(scene, scene.now), request.ask, request.patients[0]
+        orders = [one for one in scene.orders if one.patient == patient]
+
+        def decide(order_set: OrderSet) -> SetDecision:
+            return charts.decide(ask.order_set, order_set, patient, orders)
+
+        if not all(decide(one).settled for one in order_sets_of_the_day(ask, scene)):
+            return None
+        decision = decide(order_set_for(ask, scene, scene.library))
+        return decision.outcome, str(decision.orders)
 
     @override
     def judge(
@@ -219,8 +222,10 @@ class _Chooser:
         self._rng, self._scene = rng, scene
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
-        coming = [one - now for one in scene.library.coming(now) if one - now < timedelta(days=1)]
-        self._amended = [scene.library.after(time) for time in coming]
+        self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
+        self._orders: dict[str, list[EarlierOrder]] = {}
+        for order in scene.orders:
+            self._orders.setdefault(order.patient, []).append(order)
         self._charts = {"": SetCharts(scene, scene.now)}
         self._charts |= {one: SetCharts(scene.with_valid(one), scene.now) for one in DECOYS}
         self._sets: dict[tuple[str, str, str], OrderSet] = {}
@@ -276,12 +281,15 @@ class _Chooser:
 
     def _stays_settled(self, ask: OrderSetAsk, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""
-        sets = (order_set_for(ask, self._scene, one) for one in self._amended)
-        return all(self._charts[""].decide(ask.order_set, one, patient, self._scene.orders).settled for one in sets)
+        key, orders = (ask.order_set, ask.department), self._orders.get(patient, ())
+        if key not in self._of_the_day:
+            self._of_the_day[key] = order_sets_of_the_day(ask, self._scene)
+        sets = self._of_the_day[key]
+        return all(self._charts[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
 
     def _decide(self, ask: OrderSetAsk, patient: str, mistake: str = "") -> SetDecision:
         """Decide about a request like an agent that makes a mistake."""
-        orders: Iterable[EarlierOrder] = self._scene.orders
+        orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
         if mistake == _ORDERS:
             orders = (one.as_if_valid(self._scene.now) for one in orders)
         charts = self._charts.get(mistake, self._charts[""])

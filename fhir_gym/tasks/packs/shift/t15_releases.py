@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import Concept, instant, parse_instant
+from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
@@ -116,8 +116,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> ReleaseScene:
-        drawer = ReleaseDrawer(rng, world)
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ReleaseScene:
+        drawer = ReleaseDrawer(rng, world, ids)
         if size.level == 1:
             return drawer.scene(people=(12,), twins=2, departments=2, recipients=3, documents=(2, 3, 4), policies=9)
         return drawer.scene(

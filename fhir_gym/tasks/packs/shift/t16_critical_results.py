@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.critical_drawing import draw_hospital
 from fhir_gym.tasks.packs.shift.critical_judge import CriticalJudge
 from fhir_gym.tasks.packs.shift.critical_results import (
@@ -99,10 +99,10 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, size: Size) -> CriticalScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> CriticalScene:
         if size.level == 1:
             return draw_hospital(
-                *(rng, world),
+                *(rng, world, ids),
                 departments=2,
                 people=(13,),
                 results=(4, 5, 6, 7),
@@ -114,6 +114,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         return draw_hospital(
             rng,
             world,
+            ids,
             departments=4 if size.requests < _MOST_DEPARTMENTS else _MOST_DEPARTMENTS,
             people=(15, 16),
             results=(8, 9, 10, 11),

@@ -97,9 +97,9 @@ def _dials(size: LiveSize) -> Mapping[str, Dial]:
     """Return the dials of a shift: see docs/shift_live.md."""
     return {
         "minutes": Dial(size.minutes, 10, 720, is_whole=True),
-        "load": Dial(1, 0.1, 2),
+        "load": Dial(1, 0.1, 1.5),
         "policies": Dial(size.documents, 1, 500, is_whole=True),
-        "events": Dial(1, 0, 10),
+        "events": Dial(1, 0, 4),
         "asking": Dial(1, 0, 5),
     }
 
@@ -285,6 +285,7 @@ def _resized(usual: LiveSize, values: Mapping[str, float]) -> LiveSize:
         usual,
         minutes=minutes,
         requests=requests,
+        kinds=round(usual.kinds * max(factor, 1.0)),
         sweeps=round(usual.sweeps * min(factor, 1.0)),
         waiting=min(usual.waiting, requests),
         bookings=round(usual.bookings * events * minutes / usual.minutes),

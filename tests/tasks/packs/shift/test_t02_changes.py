@@ -8,6 +8,7 @@ import pytest
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.changes import ChangeRequest
 from fhir_gym.tasks.packs.shift.kind import Size
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, letters
@@ -43,7 +44,7 @@ def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> N
 
 def test_any_number_of_requests_may_find_no_free_time(hospital: World) -> None:
     kind, rng = Changes(), random.Random(0)
-    scenes = (kind.draw_scene(rng, hospital, Size(1, 4)) for _ in range(50))
+    scenes = (kind.draw_scene(rng, hospital, IdAllocator(rng, hospital), Size(1, 4)) for _ in range(50))
     chosen = next(filter(None, (kind.choose(rng, hospital, one, (NO_FREE_TIME,) * 4) for one in scenes)))
     assert {one.ask.change for one in chosen} == {"move"}
 

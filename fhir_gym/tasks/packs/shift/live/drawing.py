@@ -20,12 +20,11 @@ from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.request_drawing import LONGEST_ANSWER, RequestDrawing, name_of
 from fhir_gym.tasks.packs.shift.live.size import LiveSize
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.outcomes import BY_NAME, DONE
 from fhir_gym.types import Resource
 
 _TRIES = 200
 _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", "stat")
-_FOUND_AT_ONCE = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
 _SHORT = 3
 """Level of a short shift."""
 _WITHDRAWN = 0.22
@@ -155,7 +154,7 @@ class LiveDrawing:
         size = Size(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
             wanted = self._draw_outcomes(kind, count)
-            scene = kind.draw_scene(self._rng, self._world, size)
+            scene = kind.draw_scene(self._rng, self._world, self._ids, size)
             chosen = kind.choose(self._rng, self._world, scene, wanted)
             if chosen is not None:
                 return scene, chosen
@@ -163,9 +162,9 @@ class LiveDrawing:
 
     def _draw_outcomes(self, kind: RequestKind[Any, Any], count: int) -> list[str]:
         """Draw the outcomes of requests; the search for the patient alone settles few of them."""
-        others = [one for one in (DONE, *kind.codes) if one not in _FOUND_AT_ONCE]
+        others = [one for one in (DONE, *kind.codes) if one not in BY_NAME]
         return [
-            self._rng.choice(others) if one in _FOUND_AT_ONCE and self._rng.random() < _FEWER else one
+            self._rng.choice(others) if one in BY_NAME and self._rng.random() < _FEWER else one
             for one in kind.draw_outcomes(self._rng, count)
         ]
 
