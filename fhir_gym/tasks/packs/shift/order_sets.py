@@ -252,7 +252,7 @@ class SetCharts:
     """
 
     def __init__(self, scene: OrdersScene, now: str) -> None:
-        self._today = date.fromisoformat(now[:10])
+        self._today, self._results = date.fromisoformat(now[:10]), scene.results
         self._groups = {one.name: one.group for one in scene.formulary.drugs}
         self._allergies: dict[tuple[str, str], list[str]] = {}
         for allergy in scene.allergies:
@@ -341,7 +341,7 @@ class SetCharts:
             status="final",
             taken=f"{first}T12:00:00Z",
         )
-        return result_resource(supposed_result(usual, self._scene.results, first.isoformat()))
+        return result_resource(supposed_result(usual, self._results, first.isoformat()))
 
     def missing_results(self, order_set: OrderSet, patient: str) -> list[Resource]:
         """Return the results that do not exist and that the order set needs."""

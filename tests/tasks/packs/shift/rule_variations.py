@@ -37,7 +37,7 @@ from fhir_gym.tasks.packs.shift import (
     trends,
 )
 from fhir_gym.tasks.packs.shift.kind import Request
-from fhir_gym.tasks.packs.shift.laboratory import LabResult, LabTest
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, LabResult, LabTest
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.recalls import RecallRules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -168,7 +168,7 @@ def limits(side: str, group: str) -> Without:
 
 def _rounded_first(ask: trends.TrendAsk, result: LabResult, *, in_its_unit: bool = False) -> Decimal:
     """Convert a value, and round it before anything is computed with it."""
-    test = trends.TESTS[ask.test]
+    test = TESTS[ask.test]
     return test.converted(result.code, Decimal(result.value)).quantize(Decimal(1).scaleb(-test.digits))
 
 
