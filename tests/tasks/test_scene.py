@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, product
 from typing import Any, ClassVar
 
 import pytest
@@ -72,8 +72,10 @@ class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
 def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None:
     ranks: Counter[int] = Counter()
     kinds: Counter[str] = Counter()
-    for k in range(2_700):
-        variation = OddOrEven().variation(k, fake_world())
+    for pack, k in product(("Test/Dots-v0", "Test/Dots-v1"), range(2_000)):
+        task = OddOrEven()
+        task.pack = pack
+        variation = task.variation(k, fake_world())
         p: Any = variation.params
         kind = "odd" if p.number % 2 else "even"
         kinds[kind] += 1
@@ -82,7 +84,7 @@ def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None
         assert variation._target == p.target == f"Basic/n{p.number}"
         if len(alike) == 3:
             ranks[alike.index(p.target)] += 1
-    assert abs(kinds["odd"] - 1_800) < 120
+    assert abs(kinds["odd"] - 2_667) < 150
     assert max(ranks.values()) < 1.25 * min(ranks.values())
 
 
