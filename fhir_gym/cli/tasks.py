@@ -208,6 +208,42 @@ def probe(
         raise typer.Exit(1)
 
 
+@app.command()
+def looks(
+    env_ids: Annotated[
+        list[str] | None, typer.Argument(help="Environments, or modules that register them (default: all).")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Task keys, separated by commas (default: all).")] = None,
+    variations: Annotated[int, typer.Option(min=20, help="Number of variations of each task.")] = 200,
+    world: OwnWorldOption = None,
+    workers: WorkersOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure whether looks that ignore the prompt count as evidence that a record is missing.
+
+    If the right answer is that there is no such record, an agent must have looked for it. This command sends requests
+    that use nothing of the prompt, such as the latest changes or the first page by each sort order. A task fails if one
+    of them shows the missing record more often than similar records of the scene. The exit code is 1 if a task fails.
+
+    Example: fhir-gym tasks looks FHIRAgent/Appointment-v0 --tasks 02b,04b --workers 2
+    """
+    from fhir_gym.soundness.generic_looks import TaskLooks, measure_tasks
+
+    found: list[TaskLooks] = []
+    for opened, chosen, tell in _by_world("Looking", env_ids, tasks, world):
+        found += measure_tasks(opened, chosen, range(variations), workers=workers, progress=tell)
+    if as_json:
+        print_json([one.to_json() for one in found])
+    else:
+        table(TaskLooks.columns, [one.row() for one in found])
+        for one in found:
+            for look in one.leaks[:_SHOWN_FAILURES]:
+                shares = f"{look.counterfactual:.0%} of the missing records, {look.similar:.0%} of similar ones"
+                print_text(f"{one.env} {one.task}: {look.look} shows {shares}", style="red")
+    if any(one.leaks for one in found):
+        raise typer.Exit(1)
+
+
 def _by_world(
     doing: str, env_ids: list[str] | None, tasks: str | None, world: str | None
 ) -> Iterator[tuple[World, Sequence[Task[Any]], Progress]]:

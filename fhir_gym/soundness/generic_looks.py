@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -18,19 +17,19 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.clock import moment_of
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.messages import Request
+from fhir_gym.soundness.harness import Progress
 from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRunner, script
 from fhir_gym.soundness.probe.scenes import reference_of
+from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.authoring import instant
-from fhir_gym.tasks.core.scene import SceneTask
 from fhir_gym.tasks.core.task import Task, Variation
 from fhir_gym.tasks.grading.responses import ParsedResponse
 from fhir_gym.types import Json, Resource
 
 _SORTABLE = frozenset({"date", "string", "number", "quantity", "token", "uri"})
-_COUNTS = (3, 20)
+_COUNTS = (1, 3, 20)
 _DAYS = (0, 1, 30, 365)
-_AGES = (-400, -120, -30, -7, -1, 0, 1, 7, 30, 120, 400)
-"""Limits of the classes of age in days."""
+_NEAREST = 2
 _LIKE = ("status", "intent", "code", "category", "vaccineCode", "type")
 """Elements in which a similar record equals a counterfactual, as far as the scene has such records."""
 _FEWEST = 3
@@ -71,28 +70,19 @@ def generic_looks(resource_type: str, world: World) -> Iterator[str]:
 def similar_records(task: Task[Any], variation: Variation, counterfactual: Resource, world: World) -> list[str]:
     """Return references to the records that a search cannot tell from a counterfactual without the prompt.
 
-    They are the records of the scene, or of the world for a task without a scene. As far as there are at least three of
-    them, the prompt could have asked about them, and they have the status, intent, code, category and type of the
-    counterfactual, and dates of the same age.
+    They are its siblings, see `Task.siblings`. If the scene has none of its type, they are records of the scene, or of
+    the world for a task without a scene: as far as there are at least three of them, those with the status, intent,
+    code, category and type of the counterfactual. Of these, the two with the nearest dates are compared with it.
     """
     kind = counterfactual["resourceType"]
+    siblings = sorted(name for name in task.siblings(variation.params) if name.startswith(f"{kind}/"))
+    if siblings:
+        return siblings
     similar = [one for one in variation.setup or _records_of(world, kind) if one["resourceType"] == kind]
-    possible = _possible_targets(task, variation, kind)
-    if len(possible) >= _FEWEST:
-        similar = [one for one in similar if reference_of(one) in possible]
-    likes: list[Callable[[Resource], Json]] = [*map(_element, _LIKE), partial(_ages, now=world.now)]
-    for like in likes:
-        alike = [one for one in similar if like(one) == like(counterfactual)]
+    for name in _LIKE:
+        alike = [one for one in similar if one.get(name) == counterfactual.get(name)]
         similar = alike if len(alike) >= _FEWEST else similar
-    return [*map(reference_of, similar)]
-
-
-def _possible_targets(task: Task[Any], variation: Variation, kind: str) -> list[str]:
-    params: Any = variation.params
-    if not isinstance(task, SceneTask):
-        return []
-    candidates = task.candidates(params.scene).values()
-    return sorted({one.target for some in candidates for one in some if one.target.startswith(f"{kind}/")})
+    return [*map(reference_of, _nearest(similar, counterfactual))]
 
 
 @lru_cache(maxsize=4)
@@ -100,16 +90,20 @@ def _records_of(world: World, kind: str) -> list[Resource]:
     return [orjson.loads(body) for body in world.resources(kind)]
 
 
-def _element(name: str) -> Callable[[Resource], Json]:
-    return lambda record: record.get(name)
+def _nearest(similar: Sequence[Resource], counterfactual: Resource) -> Sequence[Resource]:
+    """Return the records with the nearest dates; all of them if there are few, or if the counterfactual has no date."""
+    moment = _date_of(counterfactual)
+    if moment is None:
+        return similar
+    dated = [(abs(date - moment), reference_of(one)) for one in similar if (date := _date_of(one))]
+    kept = {name for _, name in sorted(dated)[:_NEAREST]}
+    return [one for one in similar if reference_of(one) in kept] if kept else similar
 
 
-def _ages(record: Resource, now: datetime) -> list[tuple[str, int]]:
-    """Return the class of age of each date of a record, and of the start and the end of its period."""
-    period = record.get("period", {})
-    dates = {**record, **{f"period.{name}": period.get(name) for name in ("start", "end")}}
-    ages = [(name, now - moment) for name, value in sorted(dates.items()) if (moment := moment_of(value))]
-    return [(name, bisect([timedelta(days=days) for days in _AGES], age)) for name, age in ages]
+def _date_of(record: Resource) -> datetime | None:
+    dates = {**record.get("period", {}), **record}
+    moments = (moment_of(dates[name]) for name in sorted(dates) if name != "birthDate")
+    return next((moment for moment in moments if moment), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,7 @@ class LookShares:
     @property
     def excess(self) -> float:
         """By how much `counterfactual` exceeds what chance can explain."""
-        chance = max(self.similar * (1 - self.similar), 0.25 / self.variations)
+        chance = max(self.similar * (1 - self.similar), 1 / self.variations)
         return self.counterfactual - self.similar - max(_LEAST, _RARE * sqrt(chance / self.variations))
 
 
@@ -151,12 +145,26 @@ class TaskLooks:
     task: str
     looks: tuple[LookShares, ...]
 
-    columns = ("env", "task", "variations", "looks", "worst look", "counterfactual", "similar", "wins", "leaks")
+    columns: ClassVar = (
+        "env",
+        "task",
+        "variations",
+        "looks",
+        "worst look",
+        "counterfactual",
+        "similar",
+        "wins",
+        "leaks",
+    )
 
     @property
     def leaks(self) -> tuple[LookShares, ...]:
         """The looks that show counterfactuals more often than similar records."""
         return tuple(one for one in self.looks if one.excess > 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for JSON output."""
+        return asdict(self) | {"leaks": [one.look for one in self.leaks]}
 
     def row(self) -> tuple[str, ...]:
         """Return the values of `columns`; ``wins`` is that of the look that wins most often."""
@@ -166,6 +174,31 @@ class TaskLooks:
         shares = (f"{share:.0%}" for share in (worst.counterfactual, worst.similar, most))
         counts = (str(worst.variations), str(len(self.looks)))
         return (self.env, self.task, *counts, worst.look, *shares, str(len(self.leaks)))
+
+
+def measure_tasks(
+    world: World,
+    chosen: Sequence[Task[Any]],
+    numbers: Sequence[int],
+    *,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[TaskLooks]:
+    """Measure all generic looks for tasks without a simulation, whose requests are those of the other tasks.
+
+    Args:
+        world: The world.
+        chosen: The tasks.
+        numbers: Numbers of the variations.
+        workers: Number of worker processes; 0 to run in this process.
+        progress: Progress callback.
+    """
+    jobs = [(task, numbers) for task in chosen if not task.is_live]
+    parts = run_jobs(measure_looks, world, jobs, dict.fromkeys(task.pack for task in chosen), workers)
+    for done, part in enumerate(parts, 1):
+        if progress is not None:
+            progress(f"{part.env} {part.task}", done, len(jobs))
+        yield part
 
 
 def measure_looks(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskLooks:

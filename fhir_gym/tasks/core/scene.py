@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from typing_extensions import override
@@ -102,6 +102,10 @@ class SceneTask(Task[P], Generic[P, S, C]):
         qualifying = tuple(dict.fromkeys(one.target for one in found[stratum] if one.target))
         asked = self.params_for(rng, world, scene, chosen)
         return asked.model_copy(update={"target": chosen.target, "qualifying": qualifying})
+
+    @override
+    def siblings(self, p: P) -> Iterable[str]:
+        return {one.target for some in self.candidates(p.scene).values() for one in some if one.target}
 
     @override
     def setup(self, p: P, world: World) -> list[Resource]:

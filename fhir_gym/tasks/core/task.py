@@ -319,6 +319,10 @@ class Task(ABC, Generic[P]):
         """
         return []
 
+    def siblings(self, p: P) -> Iterable[str]:
+        """Return records (``Patient/1``) that a prompt with other values would ask about. Only analyses use them."""
+        return ()
+
     def may_match(self, p: P, seen: Resource, counterfactual: Resource) -> bool:
         """Whether a record may match the request, judged only by the elements that the agent saw.
 

@@ -87,11 +87,7 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
 
     @override
     def candidates(self, scene: HistoryScene) -> dict[str, list[PatientCandidate]]:
-        first: dict[str, Problem] = {}
-        for problem in scene.problems:
-            known = first.get(problem.patient)
-            if not problem.mistaken and (known is None or problem.recorded < known.recorded):
-                first[problem.patient] = problem
+        first = _first_entries(scene)
         earliest: dict[str, str] = {}
         for person in scene.patients:
             if own := first.get(person.id):
@@ -114,10 +110,10 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
             first = known[chosen.record_id]
         else:
             ids, (what,) = IdAllocator(rng, world), draw_conditions(rng, 1)
+            model = rng.choice([*_first_entries(scene).values()])
+            ago = (world.now.date() - date.fromisoformat(model.recorded)).days
             drawn = (
-                draw_problem(
-                    rng, world, ids, chosen.patient, what, rng.randrange(1, _MAX_DAYS_AGO), rng.choice(_PAST_STATUSES)
-                )
+                draw_problem(rng, world, ids, chosen.patient, what, ago, rng.choice(_PAST_STATUSES))
                 for _ in range(len(known) + 1)
             )
             first = next(problem for problem in drawn if problem.id not in known)
@@ -133,6 +129,16 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
     def record(self, p: SearchHistoryParams) -> Resource:
         # The absent condition is inactive, so a search for active conditions does not prove that the history is empty.
         return condition_resource(p.first)
+
+
+def _first_entries(scene: HistoryScene) -> dict[str, Problem]:
+    """Return the first entry of each patient who has a history."""
+    first: dict[str, Problem] = {}
+    for problem in scene.problems:
+        known = first.get(problem.patient)
+        if not problem.mistaken and (known is None or problem.recorded < known.recorded):
+            first[problem.patient] = problem
+    return first
 
 
 def _history(rng: random.Random) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from datetime import date, timedelta
 
 from typing_extensions import override
@@ -149,6 +150,13 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         }
         found = yield Get("/ServiceRequest", query)
         yield Finish([order["id"] for order in entries(found)])
+
+    @override
+    def siblings(self, p: SearchSurgeryParams) -> Iterator[str]:
+        end = date.fromisoformat(p.scene.today) + timedelta(days=p.days)
+        for order in p.scene.orders:
+            if _kind(order) == _PLAN and p.scene.today <= order.when[:10] < str(end):
+                yield f"ServiceRequest/{order.id}"
 
     @override
     def record(self, p: SearchSurgeryParams) -> Resource:

@@ -1,0 +1,134 @@
+"""Looks that ignore the prompt are no evidence that a record is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from fhir_gym import worlds
+from fhir_gym.actions import GRAMMAR, Action, Finish, Get, Post
+from fhir_gym.fhir import World
+from fhir_gym.soundness.generic_looks import generic_looks, measure_looks
+from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
+from fhir_gym.tasks import Task, get_pack, get_task, pack_ids, task_keys
+from fhir_gym.tasks.authoring import instant
+from fhir_gym.tasks.core.task import Variation
+from fhir_gym.types import Resource
+
+APPOINTMENT, SHIFT = "FHIRAgent/Appointment-v0", "FHIRAgent/Shift-v0"
+NONE = ("02b", "04b", "06b", "08b", "10b")
+
+
+def news(types: Iterable[str], world: World) -> list[list[Action]]:
+    """Looks at what is new on the server, each for all types."""
+    now = instant(world.now)
+    queries = (f"_lastUpdated=ge{now}", "_sort=-_lastUpdated&_count=3", "_sort=-_id&_count=3")
+    return [[Get("/_history?_count=20")], *([Get(f"/{kind}?{query}") for kind in types] for query in queries)]
+
+
+def successes(task: Task[Any], world: World, numbers: Iterable[int]) -> int:
+    """The number of variations in which an agent succeeds that looks at what is new and answers what is right."""
+    found = 0
+    for number in numbers:
+        with PolicyRunner(task, task.variation(number, world), world) as runner:
+            answer = runner.gold().actions[-1]
+            for looks in news(task.required_resources, world):
+                (run,) = runner.run(Policy("looks at what is new", "news", script([*looks, answer])))
+                found += run.verdict.success
+    return found
+
+
+@pytest.mark.parametrize("key", NONE)
+def test_a_look_at_what_is_new_is_no_evidence(key: str, hospital: World) -> None:
+    assert successes(get_task(APPOINTMENT, key), hospital, range(4)) == 0
+
+
+@pytest.mark.parametrize("key", NONE)
+def test_an_update_time_or_an_id_of_their_own_gives_counterfactuals_away(
+    key: str, hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unplaced(self: Variation, world: World, records: Iterable[Resource], draw: int = 0) -> dict[str, Resource]:
+        return {f"{one['resourceType']}/{one['id']}": one for one in records}
+
+    monkeypatch.setattr(Variation, "placed", unplaced)
+    task = get_task(APPOINTMENT, key)
+    assert successes(task, hospital, range(4)) >= 4
+    leaks = {one.look for one in measure_looks(hospital, task, range(20)).leaks}
+    assert any("_lastUpdated" in look or "_history" in look for look in leaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pack", "key"), [(APPOINTMENT, "02b"), (APPOINTMENT, "06b"), (SHIFT, "Q3-1"), (SHIFT, "S4-1")]
+)
+def test_looks_that_ignore_the_prompt_show_no_counterfactual_more_often_than_its_siblings(
+    pack: str, key: str, hospital: World
+) -> None:
+    measured = measure_looks(hospital, get_task(pack, key), range(25))
+    assert len(measured.looks) > 50 and not measured.leaks
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pack", pack_ids())
+def test_no_task_has_a_look_that_ignores_the_prompt_and_shows_what_is_missing(pack: str) -> None:
+    with worlds.load(get_pack(pack).world) as world:
+        for key in task_keys(pack):
+            task = get_task(pack, key)
+            if not task.is_live:
+                assert not measure_looks(world, task, range(200)).leaks, key
+
+
+def declined_rightly(task: Task[Any], runner: PolicyRunner, looks: Sequence[Action]) -> int:
+    """The number of declined requests that count as right after some looks."""
+    answer = runner.gold().actions[-1]
+    (run,) = runner.run(Policy("looks at what is new", "news", script([*looks, answer])))
+    told = dict(zip("ABCDEFGHIJKLMNOP", answer.answer or [], strict=False))
+    declined = {f"request {letter}" for letter, said in told.items() if "done" not in said.split(": ")[1]}
+    return sum(check.passed for check in run.verdict.checks if check.name in declined)
+
+
+def test_a_look_at_what_is_new_declines_no_request_of_a_shift(hospital: World) -> None:
+    right = tried = 0
+    for key in ("Q1-1", "Q2-1", "Q3-1", "Q4-1", "S4-1", "I2-1", "P3-1"):
+        task = get_task(SHIFT, key)
+        with PolicyRunner(task, task.variation(3, hospital), hospital) as runner:
+            for looks in news(task.required_resources, hospital):
+                right += declined_rightly(task, runner, looks)
+                tried += 1
+    assert tried > 20 and right == 0
+
+
+FORMS = {
+    "the name and the date of birth": "/Patient?family={family}&given={given}&birthdate={birth_date}",
+    "a part of the elements": "/Patient?family={family}&birthdate={birth_date}&_elements=name,birthDate",
+    "one match a page": "/Patient?family={family}&given={given}&birthdate={birth_date}&_count=1",
+    "the number of matches": "/Patient?family={family}&given={given}&birthdate={birth_date}&_summary=count",
+    "both names in one parameter": "/Patient?name={family}&name={given}&birthdate={birth_date}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_narrow_look_is_evidence_whatever_its_form(form: str, hospital: World) -> None:
+    task = get_task(APPOINTMENT, "02b")
+    for number in range(4):
+        variation = task.variation(number, hospital)
+        params: Any = variation.params
+        person = params.patient
+        url = FORMS[form].format_map(person.model_dump())
+        batch = {
+            "resourceType": "Bundle",
+            "type": "batch",
+            "entry": [{"request": {"method": "GET", "url": url.removeprefix("/")}}],
+        }
+        with PolicyRunner(task, variation, hospital) as runner:
+            for look in (Get(url), Post("/", batch)):
+                (run,) = runner.run(Policy("equivalent", form, script([look, Finish([])])))
+                assert run.verdict.success, (number, look)
+
+
+def test_generic_looks_depend_on_the_type_and_the_world_alone(hospital: World) -> None:
+    looks = [*generic_looks("Patient", hospital)]
+    assert len(looks) == len({*looks}) > 50 and looks == [*generic_looks("Patient", hospital)]
+    assert all(isinstance(GRAMMAR.parse(f"GET {look}"), Action) for look in looks)
