@@ -99,7 +99,7 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "looks at what is new": ("fail", "writes and answers correctly, but looks only at the records that changed last"),
     "acts in batches": (
         "fail",
-        "in a live task, avoids by Bundles what other people do, or changes a record beside a look",
+        "in a live task, begins and ends the work on Tasks in one Bundle, or changes a record beside a look",
     ),
     "closes early": ("fail", "in a live task, closes Tasks before the work is done"),
     "by hand": ("fail", "follows wrong actions that the task defines"),
