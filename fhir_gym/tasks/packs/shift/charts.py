@@ -255,7 +255,7 @@ class ChartDrawer:
     def _results(self, person: Person, most: int) -> Iterator[Result]:
         """Yield weights and creatinines; in some charts none of them counts."""
         rng = self._rng
-        kg, creatinine = rng.uniform(50, 112), rng.choice((rng.uniform(0.6, 1.1), rng.uniform(1.0, 2.4)))
+        kg, creatinine = rng.uniform(50, 112), rng.choice((rng.uniform(0.6, 1.1), rng.uniform(1.1, 2.6)))
         for number, usual in enumerate((kg, creatinine)):
             count, useless = rng.randint(max(1, most // 2), most), rng.random() < 0.12
             for minutes in rng.sample(range(60, (OLDEST_DAYS - 30) * _DAY), count):

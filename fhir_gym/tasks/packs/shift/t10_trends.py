@@ -87,7 +87,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str]
+        self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[TrendRequest, ...] | None:
         found: list[TrendRequest] = []
         charts = _charts(scene)

@@ -137,7 +137,12 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: OrderSetScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: OrderSetScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[OrderSetRequest, ...] | None:
         chooser = _Chooser(rng, scene)
         for outcome in outcomes:
