@@ -29,11 +29,13 @@ from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.trends import (
     MEASURES,
     Measure,
+    Rule,
     TrendAsk,
     TrendRequest,
     exact_answer,
     is_clear,
     judge_question,
+    matters,
     qualifies,
     results_that_would_count,
     rounded,
@@ -43,6 +45,8 @@ from fhir_gym.types import Resource
 
 _PER_GROUP = 6
 """Number of requests of a live shift for which there is another group of patients."""
+_ROUNDS = 0.4
+"""Probability that a question is sought whose value would be wrong if converted results were rounded."""
 _FRAMES, _WINDOWS = 8, 40
 """Number of questions that are drawn for a patient, and of windows that are drawn for each question."""
 _LENGTHS = (90, 120, 150, 180)
@@ -212,13 +216,16 @@ def _draw_request(
     """
     for name, ids in rng.sample(names, len(names)):
         tests = [test for test in scene.tests if (name, test) not in used]
-        for _ in range(_FRAMES if tests else 0):
-            test, measure = rng.choice(tests), rng.choice(MEASURES)
+        rounds = outcome == DONE and rng.random() < _ROUNDS
+        first = rng.choice(("mean", "change") if rounds else MEASURES)
+        for number in range(_FRAMES if tests else 0):
+            rule = "rounding" if rounds and number < _FRAMES // 2 else None
+            test, measure = rng.choice(tests), first if number < _FRAMES // 2 else rng.choice(MEASURES)
             frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
             results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
-                found = _outcome(ask, results, scene.values, outcome) if len(ids) == 1 else outcome
+                found = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
                 if found:
                     aimed = target_among(ids, scene.people)
                     return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
@@ -238,9 +245,11 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
     )
 
 
-def _outcome(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str) -> str:
+def _outcome(
+    ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
+) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    if wanted == DONE and not qualifies(ask, results, values):
+    if wanted == DONE and not (qualifies(ask, results, values) and (rule is None or matters(ask, results, rule))):
         return ""
     value = exact_answer(ask, results)
     if wanted == DONE:
