@@ -45,8 +45,8 @@ from fhir_gym.types import Resource
 
 _PER_GROUP = 6
 """Number of requests of a live shift for which there is another group of patients."""
-_ROUNDS = 0.4
-"""Probability that a question is sought whose value would be wrong if converted results were rounded."""
+_ROUNDED = 2
+"""Mean number of questions for which a value is sought that would be wrong if converted results were rounded."""
 _FRAMES, _WINDOWS = 8, 40
 """Number of questions that are drawn for a patient, and of windows that are drawn for each question."""
 _LENGTHS = (90, 120, 150, 180)
@@ -101,7 +101,8 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         }
         for outcome in outcomes:
             used = [(one.ask.patient, one.ask.test) for one in found]
-            request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome)
+            rounds = outcome == DONE and rng.random() < _ROUNDED / len(outcomes)
+            request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome, rounds)
             if request is None:
                 return None
             found.append(request)
@@ -202,6 +203,7 @@ def _draw_request(
     names: Sequence[tuple[Named, tuple[str, ...]]],
     used: Collection[tuple[Named, str]],
     outcome: str,
+    rounds: bool,
 ) -> TrendRequest | None:
     """Draw a patient, then questions and windows until one has an outcome; None if that does not happen.
 
@@ -213,10 +215,10 @@ def _draw_request(
         names: The names that may have the outcome, with the ids of the patients of that name.
         used: Names and tests of earlier questions.
         outcome: The outcome; ``done`` stands for any value.
+        rounds: Whether the value should be wrong if converted results were rounded.
     """
     for name, ids in rng.sample(names, len(names)):
         tests = [test for test in scene.tests if (name, test) not in used]
-        rounds = outcome == DONE and rng.random() < _ROUNDS
         first = rng.choice(("mean", "change") if rounds else MEASURES)
         for number in range(_FRAMES if tests else 0):
             rule = "rounding" if rounds and number < _FRAMES // 2 else None
@@ -249,7 +251,7 @@ def _outcome(
     ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    if wanted == DONE and not (qualifies(ask, results, values) and (rule is None or matters(ask, results, rule))):
+    if wanted == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
         return ""
     value = exact_answer(ask, results)
     if wanted == DONE:

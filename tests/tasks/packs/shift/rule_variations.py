@@ -39,7 +39,7 @@ from fhir_gym.tasks.packs.shift.laboratory import LabTest
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.recalls import RecallRules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from tests.tasks.packs.shift.playing import answer_of, params_of
+from tests.tasks.packs.shift.playing import answer_of, names_of_checks, params_of
 
 Result = tuple[str, tuple[str, ...]]
 """The outcome of a request, and what is written for it."""
@@ -84,6 +84,16 @@ def results(episode: Episode, requests: Sequence[Request], rule: Without | None 
             changed = {name: value for name, value in rule.ask.items() if hasattr(request.ask, name)}
             solution = task.requests.solve(request.ask.model_copy(update=changed), given, now, known)
             found.append(_result(episode, solution))
+    return found
+
+
+def dependent_checks(episode: Episode) -> set[str]:
+    """Return the names of the checks of the requests whose results depend on earlier requests."""
+    requests = params_of(episode).requests
+    right = results(episode, requests)
+    alone = (results(episode, [request]) for request in requests)
+    found = {*names_of_checks(one != [result] for one, result in zip(alone, right, strict=True))}
+    episode.start()
     return found
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 
 from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.clinic import draw_clinic, has_clear_order
 
 
@@ -28,8 +29,17 @@ def test_names_have_a_clear_order_if_accents_do_not_matter(one: str, other: str,
 
 def test_practitioners_of_a_place_differ_and_have_a_clear_order(hospital: World) -> None:
     for seed in range(20):
+        rng = random.Random(seed)
         scene = draw_clinic(
-            random.Random(seed), hospital, people=(6,), twins=0, practitioners=9, services=3, days=1, per_day=2
+            rng,
+            hospital,
+            IdAllocator(rng, hospital),
+            people=(6,),
+            twins=0,
+            practitioners=9,
+            services=3,
+            days=1,
+            per_day=2,
         )
         names = [(one.person.given, one.person.family) for one in scene.practitioners]
         assert len({*names}) == len(names)
