@@ -38,7 +38,7 @@ BOOKING = Subject(
         Rule(
             _LAST_DAY,
             "The day of an appointment is at most {value} days after the day on which it is booked.",
-            ("6", "7", "8", "9", "10", "11", "12"),
+            ("5", "6", "7", "8", "9", "10"),
         ),
         Rule(
             _WEEKDAYS,

@@ -134,7 +134,7 @@ def draw_formulary(rng: random.Random, groups: int, tests: int) -> Formulary:
 
 
 def _drug(rng: random.Random, name: str, code: str, group: str, pregnancy: bool) -> Item:
-    limit = _limit(rng) if rng.random() < 0.6 else 0
+    limit = _limit(rng) if rng.random() < 0.75 else 0
     per_kg = rng.choice((2, 2.5, 3, 4, 5, 6, 7.5, 8, 10, 12))
     return Item(
         name=name,

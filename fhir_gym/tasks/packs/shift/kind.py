@@ -21,6 +21,8 @@ from fhir_gym.types import Json, Resource
 
 _DECLINED = 0.3
 """Probability that a request is declined."""
+_BY_NAME = 0.2
+"""Probability that the search for the patient alone settles a declined request."""
 
 S = TypeVar("S", bound=Params)
 
@@ -166,6 +168,8 @@ class RequestKind(ABC, Generic[S, R]):
         minutes: Minutes of work that a request usually needs in a live shift.
         has_policies: Whether the scenes have policies of their own, which may be amended during a live shift.
         is_sweep: Whether a request is about many records, and is judged by record.
+        depending: The outcomes that a request may have because of an earlier request that is done. At the static
+            levels, one request has such an outcome, and would end differently if the earlier one were not handled.
         counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
@@ -180,6 +184,7 @@ class RequestKind(ABC, Generic[S, R]):
     minutes: ClassVar[int] = 5
     has_policies: ClassVar[bool] = False
     is_sweep: ClassVar[bool] = False
+    depending: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -190,11 +195,20 @@ class RequestKind(ABC, Generic[S, R]):
         """Draw the records. They must not depend on what the requests will ask."""
 
     @abstractmethod
-    def choose(self, rng: random.Random, world: World, scene: S, outcomes: Sequence[str]) -> tuple[R, ...] | None:
+    def choose(
+        self, rng: random.Random, world: World, scene: S, outcomes: Sequence[str], dependent: int | None = None
+    ) -> tuple[R, ...] | None:
         """Choose requests with these outcomes, in this order; None if the scene does not have them.
 
         Each request is drawn at random from all requests that qualify. The outcomes hold if the requests are handled in
         order. For questions, the outcome ``done`` stands for any value.
+
+        Args:
+            rng: Random generator.
+            world: The world.
+            scene: The scene.
+            outcomes: The outcomes.
+            dependent: The place of a request whose result must depend on an earlier one; None for no such request.
         """
 
     @abstractmethod
@@ -207,14 +221,30 @@ class RequestKind(ABC, Generic[S, R]):
         Of several, at least one is done, and at least one is declined. The search for the patient alone settles at most
         one of them.
         """
+        names = [one for one in self.codes if one in BY_NAME]
         others = [one for one in self.codes if one not in BY_NAME]
         while True:
-            outcomes = [rng.choice(self.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
-            by_name = [number for number, one in enumerate(outcomes) if one in BY_NAME]
-            for number in rng.sample(by_name, max(0, len(by_name) - 1)):
-                outcomes[number] = rng.choice(others)
+            outcomes = [DONE] * count
+            for place in rng.sample(range(count), count):
+                if rng.random() < _DECLINED:
+                    by_name = rng.random() < _BY_NAME and not BY_NAME & {*outcomes}
+                    outcomes[place] = rng.choice(names if by_name else others)
             if count == 1 or (DONE in outcomes and set(outcomes) != {DONE}):
                 return outcomes
+
+    def draw_chain(self, rng: random.Random, count: int) -> tuple[list[str], int | None]:
+        """Draw the outcomes of requests, and which of them depends on an earlier one, rather a late one.
+
+        The second value is None if requests of this kind do not depend on earlier ones.
+        """
+        while True:
+            outcomes = self.draw_outcomes(rng, count)
+            if not self.depending:
+                return outcomes, None
+            first = outcomes.index(DONE) + 1
+            places = [place for place in range(first, count) if outcomes[place] in self.depending]
+            if places:
+                return outcomes, max(rng.choices(places, k=2))
 
     def rule_values(self, scene: S) -> Mapping[str, str]:
         """Return the values of the placeholders in `rules`."""

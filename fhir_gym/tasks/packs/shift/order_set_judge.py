@@ -10,6 +10,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.order_reader import ORDERS, OrderReader
 from fhir_gym.tasks.packs.shift.order_sets import (
     Obstacle,
+    OrderSet,
     OrderSetRequest,
     OrderSetScene,
     SetCharts,
@@ -24,7 +25,7 @@ from fhir_gym.types import Json
 
 
 class OrderSetJudge:
-    """Judges the use of order sets; each patient has at most one request.
+    """Judges the use of order sets against the orders that the agent met.
 
     Args:
         requests: The requests.
@@ -38,25 +39,62 @@ class OrderSetJudge:
 
     def judge(self, answers: Sequence[str]) -> list[Judgement]:
         """Judge all requests."""
-        return [self._judge_one(*one) for one in zip(self._requests, answers, strict=True)]
+        claimed = self._claimed(answers)
+        return [self._judge_one(number, claimed, answer) for number, answer in enumerate(answers)]
 
-    def _judge_one(self, request: OrderSetRequest, answer: str) -> Judgement:
-        claimed = frozenset().union(*(self._reader.new_by_patient.get(one, ()) for one in request.patients))
-        left = claimed & self._log.changed
-        decision = self._decide(request, claimed) if len(request.patients) == 1 else None
+    def _claimed(self, answers: Sequence[str]) -> list[frozenset[str]]:
+        """Return for each request the new orders that belong to it.
+
+        If several requests are about the patient of an order, it belongs to one whose order set may contain it, rather
+        to one that was answered as done and has no such order yet.
+        """
+        claimed: list[set[str]] = [set() for _ in self._requests]
+        items: list[set[str]] = [set() for _ in self._requests]
+        for record, order in self._reader.new.items():
+            patient, item = self._reader.about(order)
+            numbers = [number for number, one in enumerate(self._requests) if patient in one.patients]
+            alike = [number for number in numbers if item in self._set_of(self._requests[number]).items] or numbers
+            if alike:
+                number = min(alike, key=lambda one: (item in items[one], answers[one] != DONE, one))
+                claimed[number].add(record)
+                items[number].add(item)
+        return [frozenset(one) for one in claimed]
+
+    def _judge_one(self, number: int, claimed: Sequence[frozenset[str]], answer: str) -> Judgement:
+        request, mine = self._requests[number], claimed[number]
+        left = mine & self._log.changed
+        decisions = self._decisions(number, claimed) if len(request.patients) == 1 else []
         if not left:
-            return Judgement.declined(request, answer, self._declined(request, decision, answer), claimed)
-        problems = [*self._problems(request, decision, sorted(left))]
+            planned = decisions[-1] if decisions else None
+            return Judgement.declined(request, answer, self._declined(request, planned, answer), mine)
+        found_by = [(one, [*self._problems(request, one, sorted(left))]) for one in decisions or [None]]
+        decision, problems = min(found_by, key=lambda one: len(one[1]))
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         expected: Json = {DONE: dict(decision.orders)} if decision and decision.orders else request.outcome
-        return Judgement(not problems and answer == DONE, bool(problems), expected, found, claimed)
+        return Judgement(not problems and answer == DONE, bool(problems), expected, found, mine)
 
-    def _decide(self, request: OrderSetRequest, claimed: frozenset[str]) -> SetDecision:
-        """Decide by the orders before the agent's first write for the request."""
-        first = min((one.number for one in self._log.writes_of_agent if one.record in claimed), default=None)
+    def _set_of(self, request: OrderSetRequest) -> OrderSet:
+        return order_set_for(request.ask, self._scene, self._scene.library)
+
+    def _decisions(self, number: int, claimed: Sequence[frozenset[str]]) -> list[SetDecision]:
+        """Decide by the orders before the agent's first write for a request, and by those of earlier requests."""
+        request = self._requests[number]
+        first = min((one.number for one in self._log.writes_of_agent if one.record in claimed[number]), default=None)
         ask, patient = request.ask, request.patients[0]
-        order_set = order_set_for(ask, self._scene, self._scene.library)
-        return self._charts.decide(ask.order_set, order_set, patient, self._orders_before(patient, first))
+        others = [*self._orders_before(patient, first)]
+        own = [record for record in self._reader.new_by_patient.get(patient, ()) if record not in claimed[number]]
+        met = [(one, self._log.before(one, first)) for one in own] if first is not None else []
+        earlier = frozenset().union(*claimed[:number])
+        planned = [(one, self._log.at_end(one)) for one in own if one in earlier]
+        return [
+            self._charts.decide(
+                ask.order_set,
+                self._set_of(request),
+                patient,
+                [*others, *(self._reader.read(record, state) for record, state in orders if state is not None)],
+            )
+            for orders in (met, planned)
+        ]
 
     @cached_property
     def _orders(self) -> dict[str, list[str]]:
@@ -102,9 +140,10 @@ class OrderSetJudge:
         return answer == decision.outcome != DONE and any(self._knows(request, one) for one in decision.obstacles)
 
     def _knows(self, request: OrderSetRequest, obstacle: Obstacle) -> bool:
-        """Whether the agent has read the policies and seen the records that lead to a cause."""
+        """Whether the agent has read the policies and seen or written the records that lead to a cause."""
+        known = (self._log.seen, self._reader.new)
         return (
             self._log.has_seen(decided_by(request.ask, self._scene, obstacle.points))
-            and all(any(one in self._log.seen for one in group) for group in obstacle.records)
+            and all(any(one in records for one in group for records in known) for group in obstacle.records)
             and all(self._log.lookups_of(one) for one in obstacle.missing)
         )

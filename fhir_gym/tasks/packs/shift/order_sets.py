@@ -190,6 +190,11 @@ class OrderSet:
             not_in_pregnancy=tuple(values["pregnancy"].split(" or ")),
         )
 
+    @property
+    def items(self) -> frozenset[str]:
+        """The names of the drugs and tests that may be ordered."""
+        return frozenset((self.drug, self.substitute, *self.tests))
+
     def dose(self, kg: float, creatinine: float) -> int:
         """Return the dose in milligrams."""
         wanted = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
@@ -342,6 +347,10 @@ class SetCharts:
             taken=f"{first}T12:00:00Z",
         )
         return result_resource(supposed_result(usual, self._results, first.isoformat()))
+
+    def has_weight(self, patient: str) -> bool:
+        """Whether a patient has a valid weight, of whatever age."""
+        return (patient, "weight") in self._latest
 
     def missing_results(self, order_set: OrderSet, patient: str) -> list[Resource]:
         """Return the results that do not exist and that the order set needs."""

@@ -58,19 +58,19 @@ class Chooser:
         self._done: list[RegistrationAsk] = []
         self.requests: list[RegistrationRequest] = []
 
-    def add(self, outcome: str) -> bool:
-        """Add a request with an outcome; False if the registry has none."""
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Add a request with an outcome, which may have to depend on an earlier one; False if the registry has none."""
         rng = self._rng
         for _ in range(_ROUNDS):
             insured = rng.choice(_INSURED[outcome])
-            if outcome in _WITH_EARLIER and rng.random() < _AGAIN:
+            if depends or (outcome in _WITH_EARLIER and rng.random() < _AGAIN):
                 draw = partial(self._draw_again, outcome, insured)
             else:
                 parent = self._draw_parent(outcome) if insured == "parent" else None
                 draw = partial(self._draw, outcome, insured, parent)
             asks = (draw() for _ in range(_TRIES))
             fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
-            if fitting is not None:
+            if fitting is not None and not (depends and decide(self._start, fitting).outcome == outcome):
                 self._append(fitting, outcome)
                 return True
         return False

@@ -294,7 +294,7 @@ def _draw_contracts(
                 id=ids.new("OrganizationAffiliation"),
                 place=place,
                 insurer=insurer.id,
-                active=rng.random() < 0.85,
+                active=rng.random() < 0.95,
                 start=start,
                 end=end,
             )
@@ -311,12 +311,12 @@ def _draw_insurances(
     adults = [one.person.id for one in people if one.person.birth_date in grown]
     for one in people:
         is_grown, mine = one.person.birth_date in grown, rng.sample(insurers, 2)
-        for _ in range(rng.choice((3, 4, 5) if is_grown else (0, 0, 1))):
+        for _ in range(rng.choice((4, 5, 6) if is_grown else (0, 0, 1))):
             start, end = draw_period(rng, today)
             yield Insurance(
                 id=ids.new("Coverage"),
                 patient=one.person.id,
-                subscriber=one.person.id if is_grown and rng.random() < 0.75 else rng.choice(adults),
+                subscriber=one.person.id if is_grown and rng.random() < 0.85 else rng.choice(adults),
                 insurer=rng.choice(mine).id,
                 number=card_number(rng),
                 status=rng.choice(_STATUSES),

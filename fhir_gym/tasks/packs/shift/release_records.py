@@ -37,9 +37,7 @@ RELEASE = Subject(
         Rule("payment", "A release for payment needs {value}.", (NO_CONSENT, CONSENT, APPROVAL)),
         Rule("research", "A release for research needs {value}.", (CONSENT, APPROVAL)),
         Rule(
-            CONSENT_DAYS,
-            "A consent counts for {value} days after the day of its dateTime.",
-            ("60", "120", "180", "270"),
+            CONSENT_DAYS, "A consent counts for {value} days after the day of its dateTime.", ("45", "90", "120", "180")
         ),
         Rule(SPAN, "The desk releases documents of the last {value} days.", ("60", "90", "150", "210", "300")),
         Rule(RESTRICTED, "Restricted documents are {value}.", (LEFT_OUT, "released like others")),

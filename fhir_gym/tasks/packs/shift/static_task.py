@@ -94,10 +94,10 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def sample(self, rng: random.Random, world: World) -> ShiftParams:
         kind, level = self.requests, self.level or 1
         first, last = kind.counts[level]
-        wanted = kind.draw_outcomes(rng, rng.randint(first, last))
+        wanted, dependent = kind.draw_chain(rng, rng.randint(first, last))
         for _ in range(_TRIES):
             scene = kind.draw_scene(rng, world, IdAllocator(rng, world), Size(level, len(wanted)))
-            chosen = kind.choose(rng, world, scene, wanted)
+            chosen = kind.choose(rng, world, scene, wanted, dependent)
             if chosen is not None:
                 break
         else:

@@ -201,8 +201,8 @@ class _Drawer:
         for _ in range(rng.randint(2, 4)):
             place = rng.choice(self._in_ward[ward if rng.random() < 0.75 else rng.choice([*self._in_ward])])
             same_room, room = room, place.part_of if place.kind == "bd" else place.id
-            if same_room == room and rng.random() < 0.6:
-                start -= timedelta(minutes=MINUTES * rng.randint(3, 12))
+            if same_room == room and rng.random() < 0.8:
+                start -= timedelta(minutes=MINUTES * rng.randint(6, 24))
             end = start + self._some(*rng.choice(((1, 4), (1, 4), (4, 20), (4, 20), (20, 50))))
             if end >= self._now:
                 yield Stay(place=place.id, status="active", start=instant(start), end="")

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.bookings import (
     coming,
     fitting_slots,
 )
-from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, draw_mistake
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
@@ -45,6 +45,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     key = "Q1"
     title = "Requests for appointments"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
+    depending = (DONE, NO_FREE_TIME)
     minutes = 6
     resource_types = ("Patient", "Slot", "Schedule", "Appointment")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -75,7 +76,12 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
         calendar = Calendar.at_start(scene)
         names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
@@ -83,10 +89,12 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         for outcome in outcomes:
             used = [one.ask.patient for one in found]
             left = [name for name in names[outcome] if name not in used]
-            mistake = draw_mistake(rng, outcome)
-            drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in left[:_MOST_TRIED])
+            depends = len(found) == dependent
+            mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
+            tried = left if depends else left[:_MOST_TRIED]
+            drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in tried)
             request = next((one for one in drawn if one is not None), None)
-            if request is None and mistake:
+            if request is None and mistake and not depends:
                 drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
                 request = next((one for one in drawn if one is not None), None)
             if request is None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, parse_instant, reference
-from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, draw_mistake
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.changes import (
     ACTIVE,
     ENDED_AS,
@@ -55,6 +55,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     key = "Q2"
     title = "Changes of appointments"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_TO_DO, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+    depending = (DONE, NO_FREE_TIME)
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 4), 2: (10, 12)})
     resource_types = ("Patient", "Practitioner", "Appointment", "Slot")
     rules = (
@@ -79,13 +80,18 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ClinicScene:
         if size.level == 1:
-            return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=4, services=2, days=4, per_day=6)
+            return draw_clinic(rng, world, ids, people=(16,), twins=3, practitioners=3, services=2, days=4, per_day=6)
         people = size.groups((13, 14), 12)
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=6, services=3, days=7, per_day=7)
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[ChangeRequest, ...] | None:
         calendar = Calendar.at_start(scene)
         found: list[ChangeRequest] = []
@@ -93,13 +99,17 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             used = [one.ask.patient for one in found]
             moves = sum(one.ask.change == "move" for one in found)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
-            if outcome == NO_FREE_TIME:
+            depends = len(found) == dependent
+            if outcome == DONE and dependent is not None and len(found) < dependent:
+                kinds.remove("missed")  # it frees no slot
+            if outcome == NO_FREE_TIME or depends:
                 kinds = ["move"]
             names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
             mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
+            mistake = EARLIER_REQUESTS_IGNORED if depends else mistake
             drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
             request = next((one for one in drawn if one is not None), None)
-            if request is None:
+            if request is None and not depends:
                 drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
                 request = next((one for one in drawn if one is not None), None)
             if request is None:
@@ -293,7 +303,7 @@ def _references(values: Sequence[Resource]) -> Iterator[str]:
 class ChangesLevel1(StaticShift, requests=Changes(), level=1):
     """Handle four requests to cancel or move appointments or to record missed ones.
 
-    Starting state: a place with four practitioners, about two weeks of slots, and fifteen patients with similar names
+    Starting state: a place with three practitioners, about two weeks of slots, and nineteen patients with similar names
         who have up to three appointments each, past and coming, with all statuses.
     Decoys: other appointments of the patient; appointments that are over, cancelled or missed already; slots that are
         too short, not free or miss a wish.

@@ -36,6 +36,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     key = "Q3"
     title = "Registrations"
     codes = (ALREADY_DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOT_ALLOWED)
+    depending = (DONE, ALREADY_DONE, NOT_ALLOWED)
     resource_types = ("Patient", "Coverage", "Organization", "OrganizationAffiliation")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Patient": ("identifier", "name", "telecom", "gender", "birthDate"),
@@ -82,10 +83,16 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: RegistryScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: RegistryScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[RegistrationRequest, ...] | None:
         chooser = Chooser(rng, scene)
-        return tuple(chooser.requests) if all(map(chooser.add, outcomes)) else None
+        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
+        return tuple(chooser.requests) if all(added) else None
 
     @override
     def resources(self, scene: RegistryScene, world: World) -> list[Resource]:

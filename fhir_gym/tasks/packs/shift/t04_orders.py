@@ -51,7 +51,9 @@ _DRUGS = 0.65
 """Probability that a request is for a drug if both drugs and tests qualify."""
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
-_ORDERS = "orders"
+_CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
+_LIMITED = 0.6
+"""Probability that rather a limit of the creatinine or of the age of orders decides than something else."""
 
 
 class Orders(RequestKind[OrdersScene, OrderRequest]):
@@ -60,6 +62,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     key = "Q4"
     title = "Orders of drugs and tests"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    depending = (ALREADY_DONE, NOT_ALLOWED)
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 13)})
     resource_types = (
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),
@@ -102,18 +105,23 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
 
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> OrdersScene:
-        groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 3) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
+        groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 5) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
         people = draw_patients(rng, world, ids, groups, twins)
         formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
         return ChartDrawer(rng, world, ids, formulary).scene(people, results, orders)
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: OrdersScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: OrdersScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[OrderRequest, ...] | None:
         chooser = _Chooser(rng, scene, instant(world.now))
-        for outcome in outcomes:
-            request = chooser.choose(outcome)
+        for place, outcome in enumerate(outcomes):
+            request = chooser.choose(outcome, depends=place == dependent)
             if request is None:
                 return None
             chooser.found.append(request)
@@ -192,10 +200,10 @@ class _Chooser:
             self._ids.setdefault(Named.of(one), []).append(one.id)
         self.found: list[OrderRequest] = []
 
-    def choose(self, outcome: str) -> OrderRequest | None:
-        """Choose a request with an outcome; None if there is none."""
+    def choose(self, outcome: str, *, depends: bool) -> OrderRequest | None:
+        """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
         preferred, others = self._asks(outcome)
-        for asks, wanted in product((preferred, others), self._wanted(outcome)):
+        for asks, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
             request = next((one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)), None)
             if request is not None:
                 if outcome == DONE:
@@ -214,18 +222,28 @@ class _Chooser:
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes or decoys in random order; a request with the first of them is preferred."""
         if outcome == NOT_ALLOWED:
-            return self._rng.sample(CAUSES, len(CAUSES))
-        decoys = (*DECOYS, _ORDERS)
-        return [*self._rng.sample(decoys, len(decoys)), ""] if outcome == DONE else [""]
+            causes = self._rng.sample(CAUSES, len(CAUSES))
+            return sorted(causes, key=lambda one: one != _CREATININE) if self._rng.random() < _LIMITED else causes
+        if outcome != DONE:
+            return [""]
+        limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
+        return [*limits, *decoys, ""] if self._rng.random() < _LIMITED else [*decoys, ""]
 
     def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
-        if wanted in CAUSES:
+        if request.outcome != DONE and wanted in CAUSES:
             return [one.name for one in decision.causes] == [wanted]
         decoys, orders = self._decoys.get(wanted, self._charts), self._orders
+        item = decoys.items[request.ask.item]
         if wanted == _ORDERS:
             orders = [one.as_if_valid(self._now) for one in orders]
-        other = decoys.decide(decoys.items[request.ask.item], request.patients[0], orders)
+        elif wanted == _OLD_ORDERS:
+            orders = [one.model_copy(update={"written": self._now}) for one in orders]
+        elif wanted == _CREATININE:
+            item = item.model_copy(update={"limit": 0})
+        elif wanted == _OWN_ORDERS:
+            orders = [*self._scene.orders]
+        other = decoys.decide(item, request.patients[0], orders)
         return (other.outcome, other.dose) != (decision.outcome, decision.dose)
 
     def _asks(self, outcome: str) -> tuple[list[OrderAsk], list[OrderAsk]]:

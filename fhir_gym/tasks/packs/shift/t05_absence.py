@@ -105,7 +105,12 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: AbsenceScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: AbsenceScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[AbsenceRequest, ...] | None:
         return choose_absences(rng, scene, outcomes)
 

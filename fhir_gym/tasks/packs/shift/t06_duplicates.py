@@ -89,7 +89,12 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: DuplicatesScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: DuplicatesScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[MergeRequest, ...] | None:
         sites = {one.name: _SiteRequests(one, scene) for one in scene.sites}
         possible = [ask for site in sites.values() for ask in site.asks]

@@ -79,7 +79,12 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: InsurerScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: InsurerScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[InsurerRequest, ...] | None:
         found: list[InsurerRequest] | None = None
         for _ in range(_TRIES):

@@ -96,7 +96,12 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: RecallScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: RecallScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[RecallRequest, ...] | None:
         chooser = _Chooser(rng, scene, world.now.date())
         return next((tuple(chooser.found) for _ in range(_TRIES) if chooser.choose(outcomes)), None)

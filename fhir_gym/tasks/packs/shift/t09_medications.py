@@ -88,7 +88,12 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: MedicationScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: MedicationScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[MedicationQuestion, ...] | None:
         found: list[MedicationQuestion] = []
         possible = list(_possible(scene)) if {DONE, NOT_TAKEN} & {*outcomes} else []

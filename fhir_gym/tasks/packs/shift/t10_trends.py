@@ -29,11 +29,13 @@ from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.trends import (
     MEASURES,
     Measure,
+    Rule,
     TrendAsk,
     TrendRequest,
     exact_answer,
     is_clear,
     judge_question,
+    matters,
     qualifies,
     results_that_would_count,
     rounded,
@@ -43,6 +45,8 @@ from fhir_gym.types import Resource
 
 _PER_GROUP = 6
 """Number of requests of a live shift for which there is another group of patients."""
+_ROUNDED = 2
+"""Mean number of questions for which a value is sought that would be wrong if converted results were rounded."""
 _FRAMES, _WINDOWS = 8, 40
 """Number of questions that are drawn for a patient, and of windows that are drawn for each question."""
 _LENGTHS = (90, 120, 150, 180)
@@ -87,7 +91,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str]
+        self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[TrendRequest, ...] | None:
         found: list[TrendRequest] = []
         charts = _charts(scene)
@@ -97,7 +101,8 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         }
         for outcome in outcomes:
             used = [(one.ask.patient, one.ask.test) for one in found]
-            request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome)
+            rounds = outcome == DONE and rng.random() < _ROUNDED / len(outcomes)
+            request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome, rounds)
             if request is None:
                 return None
             found.append(request)
@@ -198,6 +203,7 @@ def _draw_request(
     names: Sequence[tuple[Named, tuple[str, ...]]],
     used: Collection[tuple[Named, str]],
     outcome: str,
+    rounds: bool,
 ) -> TrendRequest | None:
     """Draw a patient, then questions and windows until one has an outcome; None if that does not happen.
 
@@ -209,16 +215,19 @@ def _draw_request(
         names: The names that may have the outcome, with the ids of the patients of that name.
         used: Names and tests of earlier questions.
         outcome: The outcome; ``done`` stands for any value.
+        rounds: Whether the value should be wrong if converted results were rounded.
     """
     for name, ids in rng.sample(names, len(names)):
         tests = [test for test in scene.tests if (name, test) not in used]
-        for _ in range(_FRAMES if tests else 0):
-            test, measure = rng.choice(tests), rng.choice(MEASURES)
+        first = rng.choice(("mean", "change") if rounds else MEASURES)
+        for number in range(_FRAMES if tests else 0):
+            rule = "rounding" if rounds and number < _FRAMES // 2 else None
+            test, measure = rng.choice(tests), first if number < _FRAMES // 2 else rng.choice(MEASURES)
             frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
             results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
-                found = _outcome(ask, results, scene.values, outcome) if len(ids) == 1 else outcome
+                found = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
                 if found:
                     aimed = target_among(ids, scene.people)
                     return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
@@ -238,9 +247,11 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
     )
 
 
-def _outcome(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str) -> str:
+def _outcome(
+    ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
+) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    if wanted == DONE and not qualifies(ask, results, values):
+    if wanted == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
         return ""
     value = exact_answer(ask, results)
     if wanted == DONE:

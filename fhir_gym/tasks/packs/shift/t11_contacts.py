@@ -84,7 +84,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: WardScene, outcomes: Sequence[str]
+        self, rng: random.Random, world: World, scene: WardScene, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[ContactRequest, ...] | None:
         hospital = Hospital(scene.visits, scene.rooms, scene.parents, world.now)
         names = {

@@ -108,7 +108,12 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: HistoryScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: HistoryScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[ContradictionRequest, ...] | None:
         found: list[ContradictionRequest] = []
         possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []

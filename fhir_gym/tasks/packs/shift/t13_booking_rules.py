@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from fhir_gym.tasks.packs.shift.booking_policies import (
     values_for,
 )
 from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text, coming
-from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar, FixedCalendar
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
 from fhir_gym.tasks.packs.shift.clinic import (
     LANGUAGES,
     OCCUPIED,
@@ -64,10 +65,13 @@ from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
-_TRIES = 8
-"""Number of wishes that are drawn for each patient."""
+_TRIES, _MORE_TRIES = 8, 24
+"""Numbers of wishes that are drawn for each patient, and for a patient whose request must depend on an earlier one."""
 _MOST_TRIED = 6
 """Number of patients for whom a request is sought that a mistake would change."""
+_LAST_DAY_IGNORED = "last day ignored"
+_LAST_DAY_MATTERS = 0.8
+"""Probability that a request without a free slot has none because of the last possible day, if one can be found."""
 _EARLIER = (0, 1, 1, 2, 3)
 """Possible numbers of earlier appointments that are added for a patient."""
 
@@ -80,6 +84,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
+    depending = (DONE,)
     minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
@@ -113,7 +118,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> PolicyClinicScene:
         people, twins, practitioners, services, days, documents = (
-            ((12,), 3, 5, 2, 6, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 8, 15)
+            ((12,), 3, 5, 2, 8, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 9, 15)
         )
         drawn = draw_clinic(
             *(rng, world, ids),
@@ -132,13 +137,16 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: PolicyClinicScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: PolicyClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        for outcome in outcomes:
-            if not chooser.add(outcome):
-                return None
-        return tuple(chooser.found)
+        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
+        return tuple(chooser.found) if all(added) else None
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -250,12 +258,16 @@ class _Chooser:
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
-    def add(self, outcome: str) -> bool:
-        """Choose a request with an outcome; return whether there is one."""
+    def add(self, outcome: str, *, depends: bool = False) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         used = [one.ask.patient for one in self.found]
         names = [one for one in names_for(self._rng, self._scene.people, outcome) if one not in used]
         mistake = self._rng.choice((*MISTAKES, *MISREADINGS))
+        if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS:
+            mistake = _LAST_DAY_IGNORED
         drawn = [(name, mistake) for name in names[:_MOST_TRIED]] + [(name, "") for name in names]
+        if depends:
+            drawn = [(name, EARLIER_REQUESTS_IGNORED) for name in names]
         request = next((one for name, wanted in drawn if (one := self._draw(name, outcome, wanted))), None)
         if request is None:
             return False
@@ -274,7 +286,7 @@ class _Chooser:
         Returns None if that does not happen.
         """
         ids = ids_of(name, self._scene.people)
-        for _ in range(_TRIES):
+        for _ in range(_MORE_TRIES if mistake == EARLIER_REQUESTS_IGNORED else _TRIES):
             ask = self._ask(name)
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
                 aimed = target_among(ids, self._scene.people)
@@ -308,6 +320,8 @@ class _Chooser:
         if key not in self._limits:
             values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
             limits = limits_for(values, ask, patient, calendar)
+            if limits and mistake == _LAST_DAY_IGNORED:
+                limits = replace(limits, last_day=date.max)
             self._limits[key] = limits, bool(coming(calendar, ask, patient))
         limits, is_booked = self._limits[key]
         return decide(ask, patient, calendar, limits, is_booked=is_booked)

@@ -64,7 +64,9 @@ from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_ORDERS = "orders"
+_ORDERS, _OWN_ORDERS = "orders", "own orders"
+_OLD_WEIGHT, _RATHER_OLD = "old weight", 0.5
+"""A cause for which a request is not allowed, and the probability that it is rather chosen than another one."""
 _SUBSTITUTE, _LEFT_OUT = "substitute", "test left out"
 _OBSTACLES = ("allergies", "pregnancy", "weight", "creatinine")
 _CODES = {one.code: one.name for one in FORMULARY.items}
@@ -81,6 +83,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     key = "P2"
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    depending = (DONE, ALREADY_DONE)
     has_policies = True
     minutes = 7
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
@@ -136,13 +139,16 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: OrderSetScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: OrderSetScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[OrderSetRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        for outcome in outcomes:
-            if not chooser.add(outcome):
-                return None
-        return tuple(chooser.found)
+        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
+        return tuple(chooser.found) if all(added) else None
 
     @override
     def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:
@@ -224,6 +230,7 @@ class _Chooser:
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
         self._orders: dict[str, list[EarlierOrder]] = {}
+        self._own_orders: dict[str, list[EarlierOrder]] = {}
         for order in scene.orders:
             self._orders.setdefault(order.patient, []).append(order)
         self._charts = {"": SetCharts(scene, scene.now)}
@@ -234,11 +241,11 @@ class _Chooser:
             self._ids[Named.of(one)] = (*self._ids.get(Named.of(one), ()), one.id)
         self.found: list[OrderSetRequest] = []
 
-    def add(self, outcome: str) -> bool:
-        """Choose a request with an outcome; return whether there is one."""
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         rng = self._rng
         used = [one.ask.patient for one in self.found]
-        names = [one for one in names_for(rng, self._scene.people, outcome) if one not in used]
+        names = [one for one in names_for(rng, self._scene.people, outcome) if (one in used) == depends]
         asks = [
             OrderSetAsk(patient=name, order_set=order_set, department=department.display)
             for name in names
@@ -246,18 +253,29 @@ class _Chooser:
             for department in self._scene.departments
         ]
         rng.shuffle(asks)
-        for wanted, ask in product([*self._wanted(outcome), ""], asks):
+        for wanted, ask in product([_OWN_ORDERS] if depends else [*self._wanted(outcome), ""], asks):
             ids = self._ids.get(ask.patient, ())
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, wanted):
                 aimed = target_among(ids, self._scene.people)
                 self.found.append(OrderSetRequest(ask=ask, outcome=outcome, patients=ids, **aimed))
+                if len(ids) == 1:
+                    self._order(ask, ids[0])
                 return True
         return False
+
+    def _order(self, ask: OrderSetAsk, patient: str) -> None:
+        """Add the orders of a request."""
+        values = {"patient": patient, "status": "active", "intent": "order", "written": self._scene.now}
+        self._own_orders.setdefault(patient, []).extend(
+            EarlierOrder(id=f"new-{item}", item=item, dose=dose, **values)
+            for item, dose in self._decide(ask, patient).orders.items()
+        )
 
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
         if outcome == NOT_ALLOWED:
-            return self._rng.sample(_OBSTACLES, len(_OBSTACLES))
+            obstacles = self._rng.sample(_OBSTACLES, len(_OBSTACLES))
+            return [_OLD_WEIGHT, *obstacles] if self._rng.random() < _RATHER_OLD else obstacles
         kinds: list[Sequence[str]] = [MISREADINGS]
         if outcome == DONE:
             kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
@@ -268,7 +286,10 @@ class _Chooser:
         decision = self._decide(ask, patient)
         if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
             return False
-        if wanted in _OBSTACLES:
+        if wanted in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
+            if wanted == _OLD_WEIGHT and not self._charts[""].has_weight(patient):
+                return False
+            wanted = "weight" if wanted == _OLD_WEIGHT else wanted
             return [one.name for one in decision.obstacles] == [wanted]
         if wanted == _SUBSTITUTE:
             return self._set_for(ask).substitute in decision.orders
@@ -281,7 +302,8 @@ class _Chooser:
 
     def _stays_settled(self, ask: OrderSetAsk, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""
-        key, orders = (ask.order_set, ask.department), self._orders.get(patient, ())
+        key = (ask.order_set, ask.department)
+        orders = (*self._orders.get(patient, ()), *self._own_orders.get(patient, ()))
         if key not in self._of_the_day:
             self._of_the_day[key] = order_sets_of_the_day(ask, self._scene)
         sets = self._of_the_day[key]
@@ -290,6 +312,8 @@ class _Chooser:
     def _decide(self, ask: OrderSetAsk, patient: str, mistake: str = "") -> SetDecision:
         """Decide about a request like an agent that makes a mistake."""
         orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
+        if mistake != _OWN_ORDERS:
+            orders = (*orders, *self._own_orders.get(patient, ()))
         if mistake == _ORDERS:
             orders = (one.as_if_valid(self._scene.now) for one in orders)
         charts = self._charts.get(mistake, self._charts[""])

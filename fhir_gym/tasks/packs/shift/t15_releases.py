@@ -62,6 +62,8 @@ _SAME_PATIENT = 0.4
 """Probability that a request is rather about the patient of an earlier request."""
 _OWN = 0.5
 """Probability that a request that is already done rather repeats an earlier request."""
+_OLD_CONSENT = 0.9
+"""Probability that a request is rather not allowed because a consent is too old."""
 _OWN_RELEASE = "own releases"
 """The mistake of an agent that forgets what it has released before."""
 _DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
@@ -74,6 +76,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     title = "Releases of documents"
     has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
+    depending = (ALREADY_DONE,)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 14)})
     resource_types = ("Patient", "Consent", "Communication", "DocumentReference", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         {
@@ -132,10 +136,16 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: ReleaseScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ReleaseScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[ReleaseRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        return tuple(chooser.found) if all(chooser.add(one) for one in outcomes) else None
+        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
+        return tuple(chooser.found) if all(added) else None
 
     @override
     def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
@@ -233,14 +243,16 @@ class _Chooser:
         self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
         self.found: list[ReleaseRequest] = []
 
-    def add(self, outcome: str) -> bool:
-        """Choose a request with an outcome; return whether there is one."""
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         rng, asked = self._rng, {one.ask.patient for one in self.found}
         names = names_for(rng, self._scene.people, outcome)
         request = None
-        if outcome == ALREADY_DONE and rng.random() < _OWN:
+        if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
             request = self._draw([one for one in names if one in asked], outcome, (_OWN_RELEASE,))
-        if request is None:
+        if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
+            request = self._draw(names, outcome, ("consent age",))
+        if request is None and not depends:
             if rng.random() < _SAME_PATIENT:
                 names.sort(key=lambda one: one not in asked)
             groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)

@@ -125,7 +125,12 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
 
     @override
     def choose(
-        self, rng: random.Random, world: World, scene: CriticalScene, outcomes: Sequence[str]
+        self,
+        rng: random.Random,
+        world: World,
+        scene: CriticalScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
     ) -> tuple[CriticalRequest, ...] | None:
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.tasks_due)

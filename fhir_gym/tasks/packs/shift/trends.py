@@ -20,7 +20,7 @@ from fhir_gym.types import Resource
 
 Measure = Literal["mean", "highest", "change", "above"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-Rule = Literal["window", "status", "repeats", "unit"]
+Rule = Literal["window", "status", "repeats", "unit", "rounding"]
 
 _FLOAT_ERROR = Decimal("1e-9")
 _EDGE = Decimal("0.1")
@@ -89,7 +89,7 @@ def exact_answer(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | N
     found = counted(ask, results, ignoring)
     if len(found) < (2 if ask.measure == "change" else 1):
         return None
-    values = [_value(ask, one, in_its_unit=ignoring == "unit") for one in found]
+    values = [_value(ask, one, ignoring) for one in found]
     if ask.measure == "mean":
         return sum(values, Decimal(0)) / len(values)
     if ask.measure == "change":
@@ -97,9 +97,11 @@ def exact_answer(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | N
     return max(values) if ask.measure == "highest" else Decimal(sum(one > Decimal(ask.limit) for one in values))
 
 
-def _value(ask: TrendAsk, result: LabResult, *, in_its_unit: bool = False) -> Decimal:
-    value = Decimal(result.value)
-    return value if in_its_unit else TESTS[ask.test].converted(result.code, value)
+def _value(ask: TrendAsk, result: LabResult, ignoring: Rule | None = None) -> Decimal:
+    """Return a value in the unit of the answer; it is not rounded."""
+    value, test = Decimal(result.value), TESTS[ask.test]
+    converted = value if ignoring == "unit" else test.converted(result.code, value)
+    return converted.quantize(Decimal(1).scaleb(-test.digits)) if ignoring == "rounding" else converted
 
 
 def rounded(ask: TrendAsk, value: Decimal) -> str:
@@ -137,11 +139,14 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, in
     if value is None or not is_clear(ask, value, results):
         return False
 
-    def matters(rule: Rule) -> bool:
-        other = exact_answer(ask, results, rule)
-        return other is None or not agrees(ask, value, rounded(ask, other))
+    others: tuple[Rule, ...] = ("status", "repeats", "unit")
+    return matters(ask, results, "window") and any(matters(ask, results, one) for one in others)
 
-    return matters("window") and (matters("status") or matters("repeats") or matters("unit"))
+
+def matters(ask: TrendAsk, results: Sequence[LabResult], rule: Rule) -> bool:
+    """Whether a question that has a value would get a wrong one without a rule."""
+    value, other = exact_answer(ask, results), exact_answer(ask, results, rule)
+    return value is not None and (other is None or not agrees(ask, value, rounded(ask, other)))
 
 
 def is_clear(ask: TrendAsk, value: Decimal, results: Sequence[LabResult]) -> bool:

@@ -40,6 +40,7 @@ _POINTS = {
 SET_FLAWS = (
     *("results of any status", "units ignored", "orders of any status", "no allergies", "intolerances count"),
     *("no substitute", "given drugs ignored", "old weights", "no maximum", "never half", "all tests", "no tests"),
+    "own orders forgotten",
 )
 """Errors besides those of reading policies."""
 
@@ -84,7 +85,9 @@ class OrderSetSolver(Solver):
             drug = self.items[values[f"{order_set} substitute"]]
             if self.is_allergic(chart, drug.group) or self.flaw == "no substitute":
                 return "not allowed"
+        mine = [one for one in self.written if one["subject"]["reference"] == f"Patient/{patients[0]}"]
         orders = [one for name in ("MedicationRequest", "ServiceRequest") for one in chart[name]]
+        orders += [] if self.flaw == "own orders forgotten" else mine
         orders = [one for one in orders if one["intent"] == "order"]
         group = [one.code for one in self.items.values() if one.group == drug.group]
         given = [one for one in orders if code_of(one) in group and one["status"] in ("active", "on-hold")]

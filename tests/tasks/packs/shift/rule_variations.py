@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
@@ -34,14 +33,13 @@ from fhir_gym.tasks.packs.shift import (
     t10_trends,
     t11_contacts,
     t12_contradictions,
-    trends,
 )
 from fhir_gym.tasks.packs.shift.kind import Request
-from fhir_gym.tasks.packs.shift.laboratory import TESTS, LabResult, LabTest
+from fhir_gym.tasks.packs.shift.laboratory import LabTest
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.recalls import RecallRules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from tests.tasks.packs.shift.playing import answer_of, params_of
+from tests.tasks.packs.shift.playing import answer_of, names_of_checks, params_of
 
 Result = tuple[str, tuple[str, ...]]
 """The outcome of a request, and what is written for it."""
@@ -86,6 +84,16 @@ def results(episode: Episode, requests: Sequence[Request], rule: Without | None 
             changed = {name: value for name, value in rule.ask.items() if hasattr(request.ask, name)}
             solution = task.requests.solve(request.ask.model_copy(update=changed), given, now, known)
             found.append(_result(episode, solution))
+    return found
+
+
+def dependent_checks(episode: Episode) -> set[str]:
+    """Return the names of the checks of the requests whose results depend on earlier requests."""
+    requests = params_of(episode).requests
+    right = results(episode, requests)
+    alone = (results(episode, [request]) for request in requests)
+    found = {*names_of_checks(one != [result] for one, result in zip(alone, right, strict=True))}
+    episode.start()
     return found
 
 
@@ -166,12 +174,6 @@ def limits(side: str, group: str) -> Without:
     )
 
 
-def _rounded_first(ask: trends.TrendAsk, result: LabResult, *, in_its_unit: bool = False) -> Decimal:
-    """Convert a value, and round it before anything is computed with it."""
-    test = TESTS[ask.test]
-    return test.converted(result.code, Decimal(result.value)).quantize(Decimal(1).scaleb(-test.digits))
-
-
 def _long_ago(moment: datetime) -> str:
     return "1900-01-01T00:00:00Z"
 
@@ -234,7 +236,7 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
             "unit": patched(calling(t10_trends, "exact_answer", "unit")),
             "same time": patched(calling(t10_trends, "exact_answer", "repeats")),
             "limit": asked(limit="0"),
-            "rounding": patched((trends, "_value", _rounded_first)),
+            "rounding": patched(calling(t10_trends, "exact_answer", "rounding")),
         },
         "I3": {
             rule: patched(calling(t11_contacts, "outcome_of", rule)) for rule in ("window", "minutes", "sum", "twice")

@@ -29,10 +29,11 @@ def test_names_have_a_clear_order_if_accents_do_not_matter(one: str, other: str,
 
 def test_practitioners_of_a_place_differ_and_have_a_clear_order(hospital: World) -> None:
     for seed in range(20):
+        rng = random.Random(seed)
         scene = draw_clinic(
-            random.Random(seed),
+            rng,
             hospital,
-            IdAllocator(random.Random(seed), hospital),
+            IdAllocator(rng, hospital),
             people=(6,),
             twins=0,
             practitioners=9,

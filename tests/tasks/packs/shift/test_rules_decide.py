@@ -9,7 +9,7 @@ from fhir_gym import Episode
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.outcomes import BY_NAME
 from tests.tasks.packs.shift.playing import ENV, params_of
-from tests.tasks.packs.shift.rule_variations import RULES, results
+from tests.tasks.packs.shift.rule_variations import RULES, dependent_checks, results
 
 _MOST_STEPS = 5_000
 QUEUES = ("Q1", "Q2", "Q3", "Q4", "P1", "P2", "P3")
@@ -36,13 +36,6 @@ def deciding(world: World, key: str, count: int) -> Counter[str]:
     return found
 
 
-def depends(episode: Episode) -> bool:
-    """Whether the result of some request would be another one from the start state."""
-    requests = params_of(episode).requests
-    right = results(episode, requests)
-    return any(results(episode, [request]) != [result] for request, result in zip(requests, right, strict=True))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", RULES)
@@ -57,7 +50,7 @@ def test_each_rule_with_a_number_decides_in_one_of_five_episodes(hospital: World
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", QUEUES)
 def test_some_request_depends_on_an_earlier_one(hospital: World, kind: str, level: int) -> None:
-    chained = [depends(episode) for episode in episodes(hospital, f"{kind}-{level}", 20)]
+    chained = [bool(dependent_checks(episode)) for episode in episodes(hospital, f"{kind}-{level}", 20)]
     print(f"\n{kind}-{level} {sum(chained)} of {len(chained)}")
     assert all(chained)
 

@@ -110,7 +110,7 @@ def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> N
 
 
 def test_a_guess_without_the_policies_is_worth_nothing(hospital: World) -> None:
-    with opened(hospital, "P1-1", 4) as episode:
+    with opened(hospital, "P1-1", 3) as episode:
         wrong = checks_with(episode, (NOT_ALLOWED, NO_FREE_TIME))
         assert wrong
         # The agent knows the outcomes, and looks up everything else.

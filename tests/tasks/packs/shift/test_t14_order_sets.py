@@ -42,7 +42,7 @@ def played(world: World, key: str, variation: int, flaw: str = "") -> Step:
         (62.5, 1, 310, True),
         (61, 1.6, 150, True),
         (100, 1, 400, True),
-        (60.9, 1, 300, False),
+        (60.95, 1, 300, False),
         (61, 1.405, 150, False),
     ],
 )

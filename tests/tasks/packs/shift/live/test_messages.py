@@ -50,7 +50,7 @@ def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.
     """A shift with two kinds; most requesters change their minds. Agents handle one Task at a time."""
     handle_one_at_a_time(monkeypatch)
     dials = {"minutes": 45, "load": 2, "events": 3, "asking": 0}
-    with shift_of(KINDS, hospital, monkeypatch, "messages", task=request.param, **dials) as episode:
+    with shift_of(KINDS, hospital, monkeypatch, "messages", variation=3, task=request.param, **dials) as episode:
         episode.start()
         yield episode
 
