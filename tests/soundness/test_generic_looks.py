@@ -80,31 +80,31 @@ def test_no_task_has_a_look_that_ignores_the_prompt_and_shows_what_is_missing(pa
                 assert not measure_looks(world, task, range(200)).leaks, key
 
 
-def declined_rightly(task: Task[Any], runner: PolicyRunner, looks: Sequence[Action]) -> int:
-    """The number of declined requests that count as right after some looks."""
+def declined_rightly(runner: PolicyRunner, looks: Sequence[Action]) -> tuple[int, int]:
+    """The number of declined requests that count as right after some looks, and the number of declined requests."""
     answer = runner.gold().actions[-1]
     (run,) = runner.run(Policy("looks at what is new", "news", script([*looks, answer])))
-    told = dict(zip("ABCDEFGHIJKLMNOP", answer.answer or [], strict=False))
-    declined = {f"request {letter}" for letter, said in told.items() if "done" not in said.split(": ")[1]}
-    return sum(check.passed for check in run.verdict.checks if check.name in declined)
+    declined = {f"request {said[0]}" for said in answer.answer or () if not said.endswith(": done")}
+    found = [check.passed for check in run.verdict.checks if check.name in declined]
+    return sum(found), len(found)
 
 
 def test_a_look_at_what_is_new_declines_no_request_of_a_shift(hospital: World) -> None:
-    right = tried = 0
+    """By chance, what is missing may be among the latest records, as often as any other record."""
+    counts = []
     for key in ("Q1-1", "Q2-1", "Q3-1", "Q4-1", "S4-1", "I2-1", "P3-1"):
         task = get_task(SHIFT, key)
         with PolicyRunner(task, task.variation(3, hospital), hospital) as runner:
-            for looks in news(task.required_resources, hospital):
-                right += declined_rightly(task, runner, looks)
-                tried += 1
-    assert tried > 20 and right == 0
+            counts += [declined_rightly(runner, looks) for looks in news(task.required_resources, hospital)]
+    right, tried = (sum(column) for column in zip(*counts, strict=True))
+    assert tried > 30 and right <= tried / 20
 
 
 FORMS = {
     "the name and the date of birth": "/Patient?family={family}&given={given}&birthdate={birth_date}",
     "a part of the elements": "/Patient?family={family}&birthdate={birth_date}&_elements=name,birthDate",
     "one match a page": "/Patient?family={family}&given={given}&birthdate={birth_date}&_count=1",
-    "the number of matches": "/Patient?family={family}&given={given}&birthdate={birth_date}&_summary=count",
+    "the number of matches": "/Patient?family:exact={family}&given={given}&birthdate={birth_date}&_summary=count",
     "both names in one parameter": "/Patient?name={family}&name={given}&birthdate={birth_date}",
 }
 

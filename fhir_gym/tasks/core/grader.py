@@ -39,7 +39,7 @@ PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
 _DRAWS = 3
-"""Number of ids and update times for each counterfactual. A look that shows it by luck does not show it with all."""
+"""Number of draws of each counterfactual. A look that shows one of them by luck does not show all."""
 _BEFORE = " before the first change"
 _MOST_COMPARED = 50
 """Maximum number of similar changes that the grader compares to find the requested change."""

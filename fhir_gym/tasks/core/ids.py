@@ -74,8 +74,8 @@ class _Type:
     def __init__(self, world: World, resource_type: str) -> None:
         self._type = resource_type
         self.now = milliseconds(world.now)
-        self._sample = world.sample(resource_type, _SAMPLE)
-        self._other = None if self._sample else _most_common(world)
+        self.sample = world.sample(resource_type, _SAMPLE)
+        self._other = None if self.sample else _most_common(world)
         count = world.manifest.counts.get(resource_type, 0)
         self.known = None if count > _FEW else frozenset(world.ids(resource_type) if count else ())
 
@@ -85,8 +85,8 @@ class _Type:
     @cached_property
     def forms(self) -> Sequence[_Form]:
         """The forms of the ids, each as often as it occurs in the sample."""
-        if self._sample:
-            return _forms([id for id, _ in self._sample])
+        if self.sample:
+            return _forms([id for id, _ in self.sample])
         other = self._other.forms[0] if self._other else _Form(before="?", digits=_DIGITS)
         if other.model or not other.before:
             return [other]
@@ -97,7 +97,7 @@ class _Type:
         """The sorted times of last update in milliseconds."""
         if self._other:
             return self._other.updates
-        return sorted(updated for _, updated in self._sample)
+        return sorted(updated for _, updated in self.sample)
 
 
 _learnt: WeakKeyDictionary[World, dict[str, _Type]] = WeakKeyDictionary()
@@ -221,6 +221,12 @@ class UpdateTimes:
         if happened is not None and moment < happened:
             moment = update_after(happened, now, rng.getrandbits(64))
         return instant_at(moment)
+
+
+def random_resident(rng: random.Random, world: World, resource_type: str) -> Resource:
+    """Return a random resource of a type from a sample of the world; an empty object if the world has none."""
+    sample = _type(world, resource_type).sample
+    return (world.read(resource_type, rng.choice(sample)[0]) if sample else None) or {}
 
 
 def id_number(id: object) -> int | None:

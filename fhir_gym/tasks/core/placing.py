@@ -7,12 +7,19 @@ from typing import Any
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.fast_random import seeded_random
-from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes
+from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes, random_resident
 from fhir_gym.types import Json, Resource
+
+_CONTACT = ("telecom", "address")
+_MEANING = (
+    *("abatement", "basedOn", "cancel", "comment", "component", "dataAbsent", "deceased", "description", "end", "link"),
+    *("meta", "note", "partOf", "participant", "period", "reason", "replace", "status", "text", "value"),
+)
+"""Beginnings of the names of elements that change what a record means."""
 
 
 def placed_among(
-    setup: Sequence[Resource], world: World, seed: str, records: Iterable[Resource]
+    setup: Sequence[Resource], world: World, seed: str, records: Iterable[Resource], *, dressed: bool = False
 ) -> dict[str, Resource]:
     """Return counterfactuals with ids and update times like those of the records of the start state.
 
@@ -24,6 +31,8 @@ def placed_among(
         world: The world.
         seed: A text that differs between variations.
         records: The counterfactuals.
+        dressed: Whether each also gets the elements in which the world's records of its type go beyond the scene's. A
+            search for records that lack such an element shows all records of a scene, without the prompt.
 
     Returns:
         The counterfactuals by their original references (``Slot/supposed-1``).
@@ -49,6 +58,8 @@ def placed_among(
         if reference in new_names:
             names = {**new_names, record["id"]: new_names[reference].partition("/")[2]}
         renamed: Resource = _renamed(record, names)
+        if dressed:
+            renamed = _dressed(renamed, random_resident(generators[reference], world, record["resourceType"]))
         same = stored.get(reference)
         update = same["meta"]["lastUpdated"] if same else UpdateTimes(generators[reference], world).of(renamed)
         found[reference] = updated_at(renamed, update)
@@ -66,6 +77,13 @@ def _renamed(value: Json, names: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_renamed(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
+
+
+def _dressed(record: Resource, model: Resource) -> Resource:
+    """Return a record with contact details of another one, and with its elements that change no meaning."""
+    more = {name: value for name, value in model.items() if not name.startswith(_MEANING)}
+    contact = {name: more[name] for name in _CONTACT if name in more and name in record}
+    return {**more, **record, **contact}
 
 
 def updated_at(record: Resource, moment: str) -> Resource:

@@ -134,9 +134,9 @@ class Variation:
         Args:
             world: The world.
             records: The counterfactuals.
-            draw: Each number gives other ids and update times.
+            draw: Each number gives other ids and update times. An odd number also gives further elements.
         """
-        return placed_among(self.setup, world, f"{self.next_id} {draw}", records)
+        return placed_among(self.setup, world, f"{self.next_id} {draw}", records, dressed=draw % 2 == 1)
 
 
 class Task(ABC, Generic[P]):
