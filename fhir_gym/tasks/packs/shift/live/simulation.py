@@ -187,18 +187,18 @@ class LiveSimulation(Simulation):
     def _listen(self, response: Response) -> None:
         """Notice what the agent read of Tasks, did to them, and asked in Communications."""
         self._count_looks(response)
-        written: dict[str, DeskRequest] = {}
+        statuses: dict[str, str] = {}
         for done, left in self._left_by(response):
             if done.resource_type == "Task" and done.id in self._requests:
-                written[done.id] = self._requests[done.id]
-                if status_of(left) == "in-progress":
+                statuses[done.id] = status_of(left)
+                if statuses[done.id] == "in-progress":
                     self._begin(self._requests[done.id])
             elif done.resource_type == "Communication" and done.effect == "created":
                 asked = question_of(left, self._session.base_url) if left else None
                 if left and asked and asked[0] in self._requests:
                     self._plan_answer(left, self._requests[asked[0]], asked[1])
-        for one in written.values():
-            self._go_on(one)
+        for id, status in statuses.items():
+            self._go_on(self._requests[id], status)
 
     def _left_by(self, response: Response) -> Iterator[tuple[Interaction, Resource | None]]:
         """Yield the writes of a request, each with the version that it left: a Bundle may write a record repeatedly."""
@@ -211,9 +211,8 @@ class LiveSimulation(Simulation):
             if later[key] < len(states[key]):
                 yield one, states[key][later[key]]
 
-    def _go_on(self, one: DeskRequest) -> None:
-        """Do what depends on the status of a Task that the agent has just written."""
-        status = status_of(self._session.read("Task", one.id))
+    def _go_on(self, one: DeskRequest, status: str) -> None:
+        """Do what depends on the status in which the agent has just left a Task."""
         (self._open.add if status in OPEN else self._open.discard)(one.id)
         for change in self._delayed.pop(one.id, ()):
             self._change(one, change)
@@ -222,6 +221,8 @@ class LiveSimulation(Simulation):
 
     def _count_looks(self, response: Response) -> None:
         """Count the responses that show a Task in any form; after some of them, it changes."""
+        if b"Task" not in response.content:  # the usual case, and one search instead of one for each request
+            return
         for one in self._p.requests:
             if self._looks[one.id] < one.changes_at_look and one.id.encode() in response.content:
                 self._looks[one.id] += 1
