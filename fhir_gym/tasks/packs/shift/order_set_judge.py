@@ -45,29 +45,36 @@ class OrderSetJudge:
     def _claimed(self, answers: Sequence[str]) -> list[frozenset[str]]:
         """Return for each request the new orders that belong to it.
 
-        If several requests are about the patient of an order, it belongs to one whose order set may contain it, rather
-        to one that was answered as done and has no such order yet.
+        Requests about the same patient that were answered as done take what they need, one after the other. What is
+        left belongs to the first request about the patient whose order set may contain it, or to the first at all.
         """
-        claimed: list[set[str]] = [set() for _ in self._requests]
-        items: list[set[str]] = [set() for _ in self._requests]
-        for record, order in self._reader.new.items():
+        claimed: list[frozenset[str]] = [frozenset() for _ in self._requests]
+        left = dict(self._reader.new)
+        for number, request in enumerate(self._requests):
+            if len(request.patients) == 1 and answers[number] == DONE:
+                needed = {item: "" for item in self._decisions(number, claimed)[-1].orders}
+                for record, order in left.items():
+                    patient, item = self._reader.about(order)
+                    if patient == request.patients[0] and needed.get(item) == "":
+                        needed[item] = record
+                claimed[number] = frozenset(filter(None, needed.values()))
+                left = {record: order for record, order in left.items() if record not in claimed[number]}
+        for record, order in left.items():
             patient, item = self._reader.about(order)
             numbers = [number for number, one in enumerate(self._requests) if patient in one.patients]
             alike = [number for number in numbers if item in self._set_of(self._requests[number]).items] or numbers
-            if alike:
-                number = min(alike, key=lambda one: (item in items[one], answers[one] != DONE, one))
-                claimed[number].add(record)
-                items[number].add(item)
-        return [frozenset(one) for one in claimed]
+            for number in alike[:1]:
+                claimed[number] |= {record}
+        return claimed
 
     def _judge_one(self, number: int, claimed: Sequence[frozenset[str]], answer: str) -> Judgement:
         request, mine = self._requests[number], claimed[number]
+        decisions: Sequence[SetDecision | None]
         left = mine & self._log.changed
-        decisions = self._decisions(number, claimed) if len(request.patients) == 1 else []
+        decisions = self._decisions(number, claimed) if len(request.patients) == 1 else [None]
         if not left:
-            planned = decisions[-1] if decisions else None
-            return Judgement.declined(request, answer, self._declined(request, planned, answer), mine)
-        found_by = [(one, [*self._problems(request, one, sorted(left))]) for one in decisions or [None]]
+            return Judgement.declined(request, answer, self._declined(request, decisions[-1], answer), mine)
+        found_by = [(one, [*self._problems(request, one, sorted(left))]) for one in decisions]
         decision, problems = min(found_by, key=lambda one: len(one[1]))
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         expected: Json = {DONE: dict(decision.orders)} if decision and decision.orders else request.outcome
@@ -76,7 +83,7 @@ class OrderSetJudge:
     def _set_of(self, request: OrderSetRequest) -> OrderSet:
         return order_set_for(request.ask, self._scene, self._scene.library)
 
-    def _decisions(self, number: int, claimed: Sequence[frozenset[str]]) -> list[SetDecision]:
+    def _decisions(self, number: int, claimed: Sequence[frozenset[str]]) -> Sequence[SetDecision]:
         """Decide by the orders before the agent's first write for a request, and by those of earlier requests."""
         request = self._requests[number]
         first = min((one.number for one in self._log.writes_of_agent if one.record in claimed[number]), default=None)

@@ -221,7 +221,7 @@ def _draw_request(
         tests = [test for test in scene.tests if (name, test) not in used]
         first = rng.choice(("mean", "change") if rounds else MEASURES)
         for number in range(_FRAMES if tests else 0):
-            rule = "rounding" if rounds and number < _FRAMES // 2 else None
+            rule: Rule | None = "rounding" if rounds and number < _FRAMES // 2 else None
             test, measure = rng.choice(tests), first if number < _FRAMES // 2 else rng.choice(MEASURES)
             frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
             results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []

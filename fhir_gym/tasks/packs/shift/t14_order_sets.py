@@ -419,7 +419,7 @@ class OrderSetsLevel1(StaticShift, requests=OrderSets(), level=1):
 
 
 class OrderSetsLevel2(StaticShift, requests=OrderSets(), level=2):
-    """Handle seven or eight requests to use order sets that policies define.
+    """Handle seven or eight requests to use order sets that policies define; a patient may get two of them.
 
     Starting state: as at level 1, with 30 patients who have up to 48 results and 12 orders, and 15 policies.
     Decoys: as at level 1.
