@@ -100,8 +100,8 @@ def test_the_start_state_is_shown_with_an_address_for_each_record(
 ) -> None:
     page = checked(pages(tmp_path, hospital, gold).render(0, 1))
     records = {id for id in page.ids if id.startswith("record-")}
-    assert len(records) == 58 and records >= {link[1:] for link in page.links if link.startswith("#record-")}
-    assert "Records that the task adds to the world: 58 resources" in page.text
+    assert len(records) == 67 and records >= {link[1:] for link in page.links if link.startswith("#record-")}
+    assert "Records that the task adds to the world: 67 resources" in page.text
     assert any(link.startswith("#record-Slot-") for link in page.links)
 
 
