@@ -31,8 +31,9 @@ def placed_among(
         world: The world.
         seed: A text that differs between variations.
         records: The counterfactuals.
-        dressed: Whether each also gets the elements in which the world's records of its type go beyond the scene's. A
-            search for records that lack such an element shows all records of a scene, without the prompt.
+        dressed: Whether each also gets the elements in which the world's records of its type go beyond the scene's, and
+            an update time that does not depend on its dates. Without the prompt, searches for records that lack such an
+            element show all records of a scene, and the latest changes show all recent events.
 
     Returns:
         The counterfactuals by their original references (``Slot/supposed-1``).
@@ -58,11 +59,14 @@ def placed_among(
         if reference in new_names:
             names = {**new_names, record["id"]: new_names[reference].partition("/")[2]}
         renamed: Resource = _renamed(record, names)
+        times, same = UpdateTimes(generators[reference], world), stored.get(reference)
         if dressed:
-            renamed = _dressed(renamed, random_resident(generators[reference], world, record["resourceType"]))
-        same = stored.get(reference)
-        update = same["meta"]["lastUpdated"] if same else UpdateTimes(generators[reference], world).of(renamed)
-        found[reference] = updated_at(renamed, update)
+            resident = random_resident(generators[reference], world, record["resourceType"])
+            found[reference] = updated_at(
+                _dressed(renamed, resident), times.of({"resourceType": record["resourceType"]})
+            )
+        else:
+            found[reference] = updated_at(renamed, same["meta"]["lastUpdated"] if same else times.of(renamed))
     return found
 
 
