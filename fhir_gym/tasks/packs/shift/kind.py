@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
@@ -153,6 +153,13 @@ class Size:
 R = TypeVar("R", bound=Request)
 
 
+class AddRequest(Protocol):
+    """Adds a request with an outcome, which may have to depend on an earlier one; returns whether there is one."""
+
+    def __call__(self, outcome: str, *, depends: bool) -> bool:
+        """Add a request with an outcome."""
+
+
 class RequestKind(ABC, Generic[S, R]):
     """A kind of request: how it is drawn, worded, solved and judged.
 
@@ -233,7 +240,7 @@ class RequestKind(ABC, Generic[S, R]):
                 return outcomes
 
     def draw_chain(self, rng: random.Random, count: int) -> tuple[list[str], int | None]:
-        """Draw the outcomes of requests, and which of them depends on an earlier one, rather a late one.
+        """Draw the outcomes of requests, and which of them depends on an earlier one.
 
         The second value is None if requests of this kind do not depend on earlier ones.
         """
@@ -244,7 +251,24 @@ class RequestKind(ABC, Generic[S, R]):
             first = outcomes.index(DONE) + 1
             places = [place for place in range(first, count) if outcomes[place] in self.depending]
             if places:
-                return outcomes, max(rng.choices(places, k=2))
+                return outcomes, rng.choice(places)
+
+    def add_requests(self, add: AddRequest, outcomes: Sequence[str], dependent: int | None) -> bool:
+        """Add requests with these outcomes; return whether all were found.
+
+        If there is no dependent request for its place, a later one has to depend on an earlier one.
+        """
+        for place, outcome in enumerate(outcomes):
+            if place == dependent:
+                if add(outcome, depends=True):
+                    continue
+                later = range(place + 1, len(outcomes))
+                dependent = next((one for one in later if outcomes[one] in self.depending), None)
+                if dependent is None:
+                    return False
+            if not add(outcome, depends=False):
+                return False
+        return True
 
     def rule_values(self, scene: S) -> Mapping[str, str]:
         """Return the values of the placeholders in `rules`."""

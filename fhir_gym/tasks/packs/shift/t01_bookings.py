@@ -86,10 +86,10 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         calendar = Calendar.at_start(scene)
         names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
         found: list[BookingRequest] = []
-        for outcome in outcomes:
+
+        def add(outcome: str, *, depends: bool) -> bool:
             used = [one.ask.patient for one in found]
             left = [name for name in names[outcome] if name not in used]
-            depends = len(found) == dependent
             mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
             tried = left if depends else left[:_MOST_TRIED]
             drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in tried)
@@ -98,13 +98,15 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
                 drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
                 request = next((one for one in drawn if one is not None), None)
             if request is None:
-                return None
+                return False
             found.append(request)
             if outcome == DONE:
                 slot = best_slot(calendar, request.ask, request.patients[0])
                 assert slot is not None
                 calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
-        return tuple(found)
+            return True
+
+        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:

@@ -95,12 +95,14 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     ) -> tuple[ChangeRequest, ...] | None:
         calendar = Calendar.at_start(scene)
         found: list[ChangeRequest] = []
-        for outcome in outcomes:
+        chained = dependent is None
+
+        def add(outcome: str, *, depends: bool) -> bool:
+            nonlocal chained
             used = [one.ask.patient for one in found]
             moves = sum(one.ask.change == "move" for one in found)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
-            depends = len(found) == dependent
-            if outcome == DONE and dependent is not None and len(found) < dependent:
+            if outcome == DONE and not chained:
                 kinds.remove("missed")  # it frees no slot
             if outcome == NO_FREE_TIME or depends:
                 kinds = ["move"]
@@ -113,11 +115,14 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
                 drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
                 request = next((one for one in drawn if one is not None), None)
             if request is None:
-                return None
+                return False
+            chained |= depends
             found.append(request)
             if outcome == DONE:
                 _apply(request, calendar)
-        return tuple(found)
+            return True
+
+        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:

@@ -91,8 +91,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         dependent: int | None = None,
     ) -> tuple[RegistrationRequest, ...] | None:
         chooser = Chooser(rng, scene)
-        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
-        return tuple(chooser.requests) if all(added) else None
+        return tuple(chooser.requests) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: RegistryScene, world: World) -> list[Resource]:

@@ -52,8 +52,9 @@ _DRUGS = 0.65
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
 _CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
-_LIMITED = 0.6
-"""Probability that rather a limit of the creatinine or of the age of orders decides than something else."""
+_NO_LIMIT = 1e9
+_LIMITED = MappingProxyType({DONE: 0.4, NOT_ALLOWED: 0.9})
+"""Probability that rather a limit of the creatinine or of the age of orders decides than something else, by outcome."""
 
 
 class Orders(RequestKind[OrdersScene, OrderRequest]):
@@ -63,7 +64,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     title = "Orders of drugs and tests"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     depending = (ALREADY_DONE, NOT_ALLOWED)
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 13)})
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 13)})
     resource_types = (
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),
         *("MedicationRequest", "ServiceRequest"),
@@ -223,11 +224,13 @@ class _Chooser:
         """Return causes or decoys in random order; a request with the first of them is preferred."""
         if outcome == NOT_ALLOWED:
             causes = self._rng.sample(CAUSES, len(CAUSES))
-            return sorted(causes, key=lambda one: one != _CREATININE) if self._rng.random() < _LIMITED else causes
+            return (
+                sorted(causes, key=lambda one: one != _CREATININE) if self._rng.random() < _LIMITED[outcome] else causes
+            )
         if outcome != DONE:
             return [""]
         limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
-        return [*limits, *decoys, ""] if self._rng.random() < _LIMITED else [*decoys, ""]
+        return [*limits, *decoys, ""] if self._rng.random() < _LIMITED[outcome] else [*decoys, ""]
 
     def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
@@ -240,7 +243,7 @@ class _Chooser:
         elif wanted == _OLD_ORDERS:
             orders = [one.model_copy(update={"written": self._now}) for one in orders]
         elif wanted == _CREATININE:
-            item = item.model_copy(update={"limit": 0})
+            item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
         elif wanted == _OWN_ORDERS:
             orders = [*self._scene.orders]
         other = decoys.decide(item, request.patients[0], orders)
@@ -352,7 +355,7 @@ def _amount(result: Resource) -> float:
 
 
 class OrdersLevel1(StaticShift, requests=Orders(), level=1):
-    """Handle four or five requests to order a drug or a test.
+    """Handle five requests to order a drug or a test.
 
     Starting state: sixteen patients with similar names; two of them share name and date of birth with another patient.
         Each patient has allergies and intolerances, diagnoses, weights and creatinines, and earlier orders. The list of

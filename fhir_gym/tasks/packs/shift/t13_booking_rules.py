@@ -69,8 +69,12 @@ _TRIES, _MORE_TRIES = 8, 24
 """Numbers of wishes that are drawn for each patient, and for a patient whose request must depend on an earlier one."""
 _MOST_TRIED = 6
 """Number of patients for whom a request is sought that a mistake would change."""
-_LAST_DAY_IGNORED = "last day ignored"
-_LAST_DAY_MATTERS = 0.8
+_LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
+_WITHOUT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {_LAST_DAY_IGNORED: {"last_day": date.max}, _WEEKS_IGNORED: {"full_weeks": frozenset[date]()}}
+)
+"""The limits for an agent that ignores one of them."""
+_LAST_DAY_MATTERS = 0.95
 """Probability that a request without a free slot has none because of the last possible day, if one can be found."""
 _EARLIER = (0, 1, 1, 2, 3)
 """Possible numbers of earlier appointments that are added for a patient."""
@@ -81,7 +85,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
 
     key = "P1"
     # Fewer at level 2 than of other kinds, so that one request after the other fits into 80 actions.
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (9, 11)})
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
     depending = (DONE,)
@@ -145,8 +149,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
-        return tuple(chooser.found) if all(added) else None
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -258,11 +261,11 @@ class _Chooser:
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
-    def add(self, outcome: str, *, depends: bool = False) -> bool:
+    def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         used = [one.ask.patient for one in self.found]
         names = [one for one in names_for(self._rng, self._scene.people, outcome) if one not in used]
-        mistake = self._rng.choice((*MISTAKES, *MISREADINGS))
+        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED))
         if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS:
             mistake = _LAST_DAY_IGNORED
         drawn = [(name, mistake) for name in names[:_MOST_TRIED]] + [(name, "") for name in names]
@@ -320,8 +323,8 @@ class _Chooser:
         if key not in self._limits:
             values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
             limits = limits_for(values, ask, patient, calendar)
-            if limits and mistake == _LAST_DAY_IGNORED:
-                limits = replace(limits, last_day=date.max)
+            if limits:
+                limits = replace(limits, **_WITHOUT.get(mistake, {}))
             self._limits[key] = limits, bool(coming(calendar, ask, patient))
         limits, is_booked = self._limits[key]
         return decide(ask, patient, calendar, limits, is_booked=is_booked)
@@ -343,7 +346,7 @@ class _Chooser:
 
 
 class BookingRulesLevel1(StaticShift, requests=BookingRules(), level=1):
-    """Handle four or five requests for appointments within the limits of policies.
+    """Handle five requests for appointments within the limits of policies.
 
     Starting state: a place with five practitioners of two services, about two weeks of slots, and fifteen patients with
         similar names who have earlier and coming appointments. Nine policies about bookings: of the whole hospital and

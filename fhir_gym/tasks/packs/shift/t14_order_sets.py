@@ -147,8 +147,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         dependent: int | None = None,
     ) -> tuple[OrderSetRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
-        return tuple(chooser.found) if all(added) else None
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:

@@ -144,8 +144,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         dependent: int | None = None,
     ) -> tuple[ReleaseRequest, ...] | None:
         chooser = _Chooser(rng, scene)
-        added = (chooser.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
-        return tuple(chooser.found) if all(added) else None
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
@@ -332,7 +331,7 @@ class _Chooser:
 
 
 class ReleasesLevel1(StaticShift, requests=Releases(), level=1):
-    """Handle four or five requests to release documents.
+    """Handle five requests to release documents.
 
     Starting state: fourteen patients with similar names; two of them share name and date of birth with another patient.
         Each has documents of two departments, consents and earlier releases of all statuses. Nine policies about

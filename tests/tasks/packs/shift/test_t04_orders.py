@@ -93,7 +93,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Resource], object]]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_fails_the_requests_that_it_touches(hospital: World, mistake: str) -> None:
     kind, edit = MISTAKES[mistake]
-    with opened(hospital, "Q4-1", 6) as episode:
+    with opened(hospital, "Q4-1", 3) as episode:
         dependent = dependent_checks(episode)
         step = play(episode, partial(edited, kind, edit))
         orders = checks_of_orders(episode, kind)

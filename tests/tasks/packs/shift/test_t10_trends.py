@@ -68,7 +68,7 @@ def test_right_values_without_lookups_are_worth_nothing(hospital: World) -> None
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_value_needs_only_the_results_that_decide(hospital: World, measure: Measure) -> None:
     """Of a mean, all; otherwise the highest, the first and the last, or those above the limit."""
-    with opened(hospital, "I2-2", 2) as episode:
+    with opened(hospital, "I2-2", 5) as episode:
         requests = requests_of(episode)
         place = next(n for n, one in enumerate(requests) if one.ask.measure == measure and one.outcome[-1].isdigit())
         (check,) = names_of_checks(number == place for number, _ in enumerate(requests))
