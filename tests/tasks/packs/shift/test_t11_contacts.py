@@ -71,7 +71,7 @@ def test_no_contact_needs_a_search_for_every_bed_of_the_room(hospital: World) ->
     assert declined
 
 
-@pytest.mark.parametrize(("variation", "number"), [(2, 2), (9, 6)])
+@pytest.mark.parametrize(("variation", "number"), [(2, 2), (9, 4)])
 def test_no_contact_needs_only_the_own_stays_if_they_are_too_short(
     hospital: World, variation: int, number: int
 ) -> None:

@@ -38,7 +38,7 @@ STATUSES = ("completed", "rejected", "cancelled", "on-hold", "accepted", "receiv
 @pytest.fixture
 def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with questions and appointments; most requests change, and all Tasks get notes."""
-    with shift_of(("I1", "Q1"), hospital, monkeypatch, "adversaries", minutes=60, events=4, asking=0) as episode:
+    with shift_of(("I1", "Q1"), hospital, monkeypatch, "adversaries", 2, minutes=60, events=4, asking=0) as episode:
         episode.start()
         yield episode
 
