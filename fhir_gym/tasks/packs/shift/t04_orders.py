@@ -53,8 +53,9 @@ _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
 _CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
 _NO_LIMIT, _NEW = 1e9, "new-"
-_LIMITED = MappingProxyType({DONE: 0.4, NOT_ALLOWED: 0.9})
-"""Probability that rather a limit of the creatinine or of the age of orders decides than something else, by outcome."""
+_LIMITED = MappingProxyType({DONE: 2, NOT_ALLOWED: 4.5})
+"""By outcome: the probability that rather a limit of the creatinine or of the age of orders decides than another rule,
+times the number of requests."""
 
 
 class Orders(RequestKind[OrdersScene, OrderRequest]):
@@ -118,7 +119,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[OrderRequest, ...] | None:
-        chooser = _Chooser(rng, scene, instant(world.now))
+        chooser = _Chooser(rng, scene, instant(world.now), len(outcomes))
         for place, outcome in enumerate(outcomes):
             request = chooser.choose(outcome, depends=place == dependent)
             if request is None:
@@ -188,9 +189,11 @@ class _Chooser:
         rng: Random generator.
         scene: The scene.
         now: Current time, an instant.
+        count: Number of requests.
     """
 
-    def __init__(self, rng: random.Random, scene: OrdersScene, now: str) -> None:
+    def __init__(self, rng: random.Random, scene: OrdersScene, now: str, count: int) -> None:
+        self._count = count
         self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
         self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
         self._orders: dict[str, list[EarlierOrder]] = {}
@@ -227,12 +230,14 @@ class _Chooser:
         if outcome == NOT_ALLOWED:
             causes = self._rng.sample(CAUSES, len(CAUSES))
             return (
-                sorted(causes, key=lambda one: one != _CREATININE) if self._rng.random() < _LIMITED[outcome] else causes
+                sorted(causes, key=lambda one: one != _CREATININE)
+                if self._rng.random() * self._count < _LIMITED[outcome]
+                else causes
             )
         if outcome != DONE:
             return [""]
         limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
-        return [*limits, *decoys, ""] if self._rng.random() < _LIMITED[outcome] else [*decoys, ""]
+        return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
 
     def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
