@@ -251,8 +251,15 @@ class CalendarJudge(ABC, Generic[R]):
         """Return the number of the agent's first write for a request; 0 if there is none."""
         # A write that frees a slot may belong to another request, which gives the slot up.
         claimed = self.claimed[number]
-        mine = (one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after))
-        return min((one.number for one in mine), default=0)
+        mine = [one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after)]
+        own = min((one.number for one in mine if one.resource_type == "Appointment"), default=len(self.log.writes))
+        # Another request may have had the slot before, so not every write on it is for this request.
+        return min((one.number for one in mine if one.number > self._given(one.record, own, claimed)), default=0)
+
+    def _given(self, slot: str, before: int, claimed: frozenset[str]) -> int:
+        """Return the number of the last write before another that gave a slot to an appointment of somebody else."""
+        others = (one for one in self._writes if one.number < before and one.record not in claimed)
+        return max((one.number for one in others if slot.removeprefix("Slot/") in self.slot_ids(one.after)), default=-1)
 
     def before(self, write: int) -> Calendar:
         """Return the calendar before a write."""

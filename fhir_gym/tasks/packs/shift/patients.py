@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import (
@@ -40,6 +40,9 @@ class PatientRequest(Request):
     """
 
     patients: tuple[str, ...]
+
+
+Q = TypeVar("Q", bound=PatientRequest)
 
 
 def draw_patients(
@@ -85,6 +88,18 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
         return {}
     qualifying = tuple(f"Patient/{one.id}" for _, one in single_patients(people))
     return {"target": f"Patient/{ids[0]}", "qualifying": qualifying}
+
+
+def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:
+    """Draw a request: first its patient, all equally likely, then one of the requests about the patient."""
+    by_patient: dict[tuple[str, ...], list[Q]] = {}
+    for one in requests:
+        by_patient.setdefault(one.patients, []).append(one)
+    drawn = rng.choice(by_patient[rng.choice([*by_patient])])
+    if len(drawn.patients) != 1:
+        return drawn
+    qualifying = tuple(f"Patient/{id}" for (id,) in by_patient)
+    return drawn.model_copy(update={"target": f"Patient/{drawn.patients[0]}", "qualifying": qualifying})
 
 
 def single_patients(people: Sequence[Person]) -> Iterator[tuple[Named, Person]]:

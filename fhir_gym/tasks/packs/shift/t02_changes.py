@@ -239,8 +239,12 @@ def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> di
     """Return the fields `target` and `qualifying`: only patients with such an appointment qualify."""
     aimed = target_among(ids, scene.people)
     if aimed and visit is not None:
-        active = visit.status in ACTIVE
-        able = {f"Patient/{one.patient}" for one in scene.visits if (one.status in ACTIVE) == active}
+        kind = (visit.status in ACTIVE, visit.slot.start > scene.now)
+        able = {
+            f"Patient/{one.patient}"
+            for one in scene.visits
+            if (one.status in ACTIVE, one.slot.start > scene.now) == kind
+        }
         aimed["qualifying"] = tuple(one for one in aimed["qualifying"] if one in able)
     return aimed
 

@@ -42,7 +42,7 @@ from fhir_gym.tasks.packs.shift.orders import (
     OrderRequest,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, drawn_by_patient, names_for
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -52,9 +52,10 @@ _DRUGS = 0.65
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
 _CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
-_NO_LIMIT = 1e9
-_LIMITED = MappingProxyType({DONE: 0.4, NOT_ALLOWED: 0.9})
-"""Probability that rather a limit of the creatinine or of the age of orders decides than something else, by outcome."""
+_NO_LIMIT, _NEW = 1e9, "new-"
+_LIMITED = MappingProxyType({DONE: 2, NOT_ALLOWED: 4.5})
+"""By outcome: the probability that rather a limit of the creatinine or of the age of orders decides than another rule,
+times the number of requests."""
 
 
 class Orders(RequestKind[OrdersScene, OrderRequest]):
@@ -120,7 +121,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[OrderRequest, ...] | None:
-        chooser = _Chooser(rng, scene, instant(world.now))
+        chooser = _Chooser(rng, scene, instant(world.now), len(outcomes))
         for place, outcome in enumerate(outcomes):
             request = chooser.choose(outcome, depends=place == dependent)
             if request is None:
@@ -190,12 +191,17 @@ class _Chooser:
         rng: Random generator.
         scene: The scene.
         now: Current time, an instant.
+        count: Number of requests.
     """
 
-    def __init__(self, rng: random.Random, scene: OrdersScene, now: str) -> None:
+    def __init__(self, rng: random.Random, scene: OrdersScene, now: str, count: int) -> None:
+        self._count = count
         self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
         self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
-        self._orders = [*scene.orders]
+        self._orders: dict[str, list[EarlierOrder]] = {}
+        for order in scene.orders:
+            self._orders.setdefault(order.patient, []).append(order)
+        self._decisions: dict[tuple[str, str], Decision] = {}
         self._ids: dict[Named, list[str]] = {}
         for one in scene.people:
             self._ids.setdefault(Named.of(one), []).append(one.id)
@@ -205,11 +211,12 @@ class _Chooser:
         """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
         preferred, others = self._asks(outcome)
         for asks, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
-            request = next((one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)), None)
-            if request is not None:
+            fitting = [one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)]
+            if fitting:
+                request = drawn_by_patient(self._rng, self._about_the_same(fitting))
                 if outcome == DONE:
                     self._add(request)
-                return request.model_copy(update=target_among(request.patients, self._scene.people))
+                return request
         return None
 
     def _qualifies(self, request: OrderRequest, wanted: str) -> bool:
@@ -225,18 +232,20 @@ class _Chooser:
         if outcome == NOT_ALLOWED:
             causes = self._rng.sample(CAUSES, len(CAUSES))
             return (
-                sorted(causes, key=lambda one: one != _CREATININE) if self._rng.random() < _LIMITED[outcome] else causes
+                sorted(causes, key=lambda one: one != _CREATININE)
+                if self._rng.random() * self._count < _LIMITED[outcome]
+                else causes
             )
         if outcome != DONE:
             return [""]
         limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
-        return [*limits, *decoys, ""] if self._rng.random() < _LIMITED[outcome] else [*decoys, ""]
+        return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
 
     def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
         if request.outcome != DONE and wanted in CAUSES:
             return [one.name for one in decision.causes] == [wanted]
-        decoys, orders = self._decoys.get(wanted, self._charts), self._orders
+        decoys, orders = self._decoys.get(wanted, self._charts), self._orders.get(request.patients[0], [])
         item = decoys.items[request.ask.item]
         if wanted == _ORDERS:
             orders = [one.as_if_valid(self._now) for one in orders]
@@ -245,24 +254,24 @@ class _Chooser:
         elif wanted == _CREATININE:
             item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
         elif wanted == _OWN_ORDERS:
-            orders = [*self._scene.orders]
+            orders = [one for one in orders if not one.id.startswith(_NEW)]
         other = decoys.decide(item, request.patients[0], orders)
         return (other.outcome, other.dose) != (decision.outcome, decision.dose)
 
     def _asks(self, outcome: str) -> tuple[list[OrderAsk], list[OrderAsk]]:
-        """Return what may be asked, in random order: either drugs or tests, and the rest."""
+        """Return what may be asked: either drugs or tests, and the rest."""
         rng, formulary = self._rng, self._scene.formulary
         names = names_for(rng, self._scene.people, outcome)
-        asked = [one.ask.patient for one in self.found]
-        kinds = [
+        drugs, tests = (
             [OrderAsk(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
-        ]
-        for kind in kinds:
-            rng.shuffle(kind)
-        if rng.random() < _SAME_PATIENT:
-            kinds = [sorted(kind, key=lambda one: one.patient not in asked) for kind in kinds]
-        drugs, tests = kinds
+        )
         return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
+
+    def _about_the_same(self, requests: list[OrderRequest]) -> list[OrderRequest]:
+        """Return sometimes only those of the requests that are about the patients of earlier ones, if there are any."""
+        asked = [one.ask.patient for one in self.found]
+        again = [one for one in requests if one.ask.patient in asked] if self._rng.random() < _SAME_PATIENT else []
+        return again or requests
 
     def _requests(self, asks: Iterable[OrderAsk], outcome: str) -> Iterator[OrderRequest]:
         for ask in asks:
@@ -270,24 +279,30 @@ class _Chooser:
             yield OrderRequest(ask=ask, outcome=outcome, patients=ids)
 
     def _decide(self, request: OrderRequest) -> Decision:
-        return self._charts.decide(self._charts.items[request.ask.item], request.patients[0], self._orders)
+        key = (request.ask.item, request.patients[0])
+        if key not in self._decisions:
+            self._decisions[key] = self._charts.decide(self._charts.items[key[0]], key[1], self._orders.get(key[1], ()))
+        return self._decisions[key]
 
     def _repeats(self, request: OrderRequest) -> bool:
         """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
-        earlier = [one.outcome for one in self.found if one.ask == request.ask]
+        same = (one for one in self.found if one.patients == request.patients)
+        earlier = [one.outcome for one in same if one.ask == request.ask]
         return bool(earlier) and (request.outcome != ALREADY_DONE or earlier != [DONE])
 
     def _add(self, request: OrderRequest) -> None:
+        patient = request.patients[0]
         new = EarlierOrder(
-            id=f"new-{len(self.found)}",
-            patient=request.patients[0],
+            id=f"{_NEW}{len(self.found)}",
+            patient=patient,
             item=request.ask.item,
             status="active",
             intent="order",
             written=self._now,
             dose=0,
         )
-        self._orders.append(new)
+        self._orders.setdefault(patient, []).append(new)
+        self._decisions = {key: one for key, one in self._decisions.items() if key[1] != patient}
 
 
 def _refusal(item: Item, formulary: Formulary, patient: str, now: datetime) -> Generator[Action, Json, str]:

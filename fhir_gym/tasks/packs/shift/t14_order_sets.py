@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -50,7 +49,7 @@ from fhir_gym.tasks.packs.shift.order_sets import (
     order_sets_of_the_day,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, drawn_by_patient, names_for
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -230,6 +229,7 @@ class _Chooser:
         self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
         self._orders: dict[str, list[EarlierOrder]] = {}
         self._own_orders: dict[str, list[EarlierOrder]] = {}
+        self._decisions: dict[tuple[str, str, str, str], SetDecision] = {}
         for order in scene.orders:
             self._orders.setdefault(order.patient, []).append(order)
         self._charts = {"": SetCharts(scene, scene.now)}
@@ -251,14 +251,18 @@ class _Chooser:
             for order_set in SETS
             for department in self._scene.departments
         ]
-        rng.shuffle(asks)
-        for wanted, ask in product([_OWN_ORDERS] if depends else [*self._wanted(outcome), ""], asks):
-            ids = self._ids.get(ask.patient, ())
-            if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, wanted):
-                aimed = target_among(ids, self._scene.people)
-                self.found.append(OrderSetRequest(ask=ask, outcome=outcome, patients=ids, **aimed))
-                if len(ids) == 1:
-                    self._order(ask, ids[0])
+        requests = [OrderSetRequest(ask=one, outcome=outcome, patients=self._ids.get(one.patient, ())) for one in asks]
+        for wanted in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
+            fitting = [
+                one
+                for one in requests
+                if len(one.patients) != 1 or self._qualifies(one.ask, one.patients[0], outcome, wanted)
+            ]
+            if fitting:
+                drawn = drawn_by_patient(rng, fitting)
+                self.found.append(drawn)
+                if len(drawn.patients) == 1:
+                    self._order(drawn.ask, drawn.patients[0])
                 return True
         return False
 
@@ -269,6 +273,7 @@ class _Chooser:
             EarlierOrder(id=f"new-{item}", item=item, dose=dose, **values)
             for item, dose in self._decide(ask, patient).orders.items()
         )
+        self._decisions = {key: one for key, one in self._decisions.items() if key[0] != patient}
 
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
@@ -310,6 +315,12 @@ class _Chooser:
 
     def _decide(self, ask: OrderSetAsk, patient: str, mistake: str = "") -> SetDecision:
         """Decide about a request like an agent that makes a mistake."""
+        key = (patient, ask.order_set, ask.department, mistake)
+        if key not in self._decisions:
+            self._decisions[key] = self._decided(ask, patient, mistake)
+        return self._decisions[key]
+
+    def _decided(self, ask: OrderSetAsk, patient: str, mistake: str) -> SetDecision:
         orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
         if mistake != _OWN_ORDERS:
             orders = (*orders, *self._own_orders.get(patient, ()))

@@ -52,7 +52,7 @@ UNREAD: dict[str, Callable[[str], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("unread", UNREAD)
 def test_a_value_needs_the_encounters_on_which_it_rests(hospital: World, unread: str) -> None:
-    with opened(hospital, "I3-1", 1) as episode:
+    with opened(hospital, "I3-1", 2) as episode:
         values = names_of_checks(one.outcome not in Contacts.codes for one in requests_of(episode))
         assert after_lookups(episode, lambda url: url).reward == 1
         assert values and set(values) <= set(failed(after_lookups(episode, UNREAD[unread])))
@@ -61,7 +61,7 @@ def test_a_value_needs_the_encounters_on_which_it_rests(hospital: World, unread:
 @pytest.mark.slow
 def test_no_contact_needs_a_search_for_every_bed_of_the_room(hospital: World) -> None:
     declined = 0
-    for variation in range(6):
+    for variation in (0, 3, 4, 5):
         with opened(hospital, "I3-1", variation) as episode:
             wrong = names_of_checks(one.outcome == NO_CONTACT for one in requests_of(episode))
             if wrong:
