@@ -49,7 +49,7 @@ def test_careless_policies_fail_in_a_short_shift(hospital: World) -> None:
 def test_careless_policies_of_each_kind_fail(hospital: World) -> None:
     found = accepted(hospital, "FHIRAgent/Shift-v0", "day-3", 1)
     kinds = [name.rpartition("/")[2].partition(",")[2] or name for _, name in found]
-    assert len(set(kinds)) == 6 and not any(found.values())
+    assert len(set(kinds)) >= 5 and not any(found.values())
 
 
 def test_tasks_without_a_worklist_have_no_such_policies(hospital: World) -> None:
