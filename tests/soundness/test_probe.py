@@ -29,7 +29,7 @@ from fhir_gym.soundness.probe.fair_guesses import max_lucky_hits
 from fhir_gym.soundness.probe.flattening import Background, days, flatten
 from fhir_gym.soundness.probe.scenes import Scene, reference_of, scenes_of
 from fhir_gym.soundness.probe.table import Group, Table, build_table
-from fhir_gym.soundness.probe.target_ranker import hits, rule_scores, scores, single_features, with_random_targets
+from fhir_gym.soundness.probe.target_ranker import hits, rule_hits, scores, single_features, with_random_targets
 from fhir_gym.tasks import SceneParams, get_task, pack_ids, task_keys
 from fhir_gym.tasks.core.ids import IdAllocator, id_number
 from fhir_gym.types import Resource
@@ -122,7 +122,7 @@ def test_random_targets_are_not_found() -> None:
     train, test = halves()
     for within in (False, True):
         assert sum(hits(test, scores(train, test, within=within))) <= bound(test)
-    assert sum(hits(test, rule_scores(train, test))) <= bound(test)
+    assert sum(rule_hits(train, test)) <= bound(test)
 
 
 @pytest.mark.parametrize("leak", LEAKS)
@@ -130,7 +130,7 @@ def test_planted_targets_are_found(leak: str) -> None:
     train, test = halves(LEAKS[leak])
     found = sum(hits(test, scores(train, test)))
     assert found > 1.3 * bound(test)
-    assert sum(hits(test, rule_scores(train, test))) > 1.3 * bound(test)
+    assert sum(rule_hits(train, test)) > 1.3 * bound(test)
     lot_train, lot_test = with_random_targets(train), with_random_targets(test)
     assert sum(hits(lot_test, scores(lot_train, lot_test))) <= bound(test)
 

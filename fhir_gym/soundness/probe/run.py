@@ -18,7 +18,7 @@ from fhir_gym.soundness.probe.models import require_sklearn
 from fhir_gym.soundness.probe.report import LEARNERS, BlindReport, ProbeReport, RankerReport, TaskProbe
 from fhir_gym.soundness.probe.scenes import Scene, scenes_of
 from fhir_gym.soundness.probe.table import Table, build_table
-from fhir_gym.soundness.probe.target_ranker import hits, rule_scores, scores, single_features
+from fhir_gym.soundness.probe.target_ranker import hits, rule_hits, scores, single_features
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_task, task_keys
 from fhir_gym.tasks.core.splits import TEST_START, require_variation
@@ -155,7 +155,7 @@ def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerRepor
         tried=len(test.groups),
         top=_share(hits(test, scored)),
         top_within=_share(hits(test, scores(train, test, within=True))),
-        top_rule=_share(hits(test, rule_scores(train, test))),
+        top_rule=_share(rule_hits(train, test)),
         top_of_all=_share(hits(test, scored, among_all=True)),
         fair=float(np.mean(fair)),
         qualifying=float(np.mean([len(group.qualifying) for group in test.groups])),

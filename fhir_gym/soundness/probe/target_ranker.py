@@ -61,25 +61,26 @@ def with_random_targets(table: Table, seed: int = SEED) -> Table:
     return table.part([replace(group, target=int(lot.choice(group.qualifying))) for group in table.groups])
 
 
-def rule_scores(train: Table, test: Table) -> Scores:
-    """Choose the single feature that predicts the training targets best, and score the test scenes with it.
+def rule_hits(train: Table, test: Table) -> Hits:
+    """Choose the single feature that predicts the training targets best; determine in which scenes it finds the target.
 
-    This learner is simpler than `scores` and overfits less, so it needs fewer scenes to find small leaks.
+    This learner is simpler than `scores` and overfits less, so it needs fewer scenes to find small leaks. It selects
+    among the candidates of each scene by themselves: several scenes may have the same rows and other candidates. A
+    seeded random choice breaks ties.
 
     Args:
         train: Training scenes with their targets.
         test: Test scenes with the same features.
-
-    Returns:
-        One score per row of `test`: 1 if the feature selects the row, else 0.
     """
-    scored = np.zeros(len(test.values))
-    if train.names:
-        way, feature = _best(train, 1)[0][:2]
-        for group in test.groups:
-            rows = group.rows.start + group.qualifying
-            scored[rows] = _picks(test.values[rows][:, [feature]])[way][:, 0]
-    return scored
+    lot = np.random.default_rng(SEED)
+    way, feature = _best(train, 1)[0][:2] if train.names else (0, None)
+    found = []
+    for group in test.groups:
+        asked = lot.permutation(group.qualifying)
+        values = test.values[group.rows][asked]
+        picked = np.zeros(len(asked)) if feature is None else _picks(values[:, [feature]])[way][:, 0]
+        found.append(bool(asked[np.argmax(picked)] == group.target))
+    return found
 
 
 def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:

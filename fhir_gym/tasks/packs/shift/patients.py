@@ -91,7 +91,12 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
 
 
 def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:
-    """Draw a request: first its patient, all equally likely, then one of the requests about the patient."""
+    """Draw a request: first its patient, all equally likely, then one of the requests about the patient.
+
+    Args:
+        rng: Random generator.
+        requests: All requests that qualify.
+    """
     by_patient: dict[tuple[str, ...], list[Q]] = {}
     for one in requests:
         by_patient.setdefault(one.patients, []).append(one)

@@ -42,7 +42,14 @@ from fhir_gym.tasks.packs.shift.orders import (
     OrderRequest,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, drawn_by_patient, names_for
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    draw_patients,
+    drawn_by_patient,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -213,7 +220,10 @@ class _Chooser:
         for asks, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
             fitting = [one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)]
             if fitting:
-                request = drawn_by_patient(self._rng, self._about_the_same(fitting))
+                again = self._about_earlier_patients(fitting)
+                request = drawn_by_patient(self._rng, again or fitting)
+                if again or depends:  # who is asked about again was drawn among all patients before
+                    request = request.model_copy(update=target_among(request.patients, self._scene.people))
                 if outcome == DONE:
                     self._add(request)
                 return request
@@ -267,11 +277,10 @@ class _Chooser:
         )
         return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
 
-    def _about_the_same(self, requests: list[OrderRequest]) -> list[OrderRequest]:
-        """Return sometimes only those of the requests that are about the patients of earlier ones, if there are any."""
-        asked = [one.ask.patient for one in self.found]
-        again = [one for one in requests if one.ask.patient in asked] if self._rng.random() < _SAME_PATIENT else []
-        return again or requests
+    def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
+        """Return sometimes those of the requests that are about the patients of earlier ones."""
+        asked = [one.patients for one in self.found if len(one.patients) == 1]
+        return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
 
     def _requests(self, asks: Iterable[OrderAsk], outcome: str) -> Iterator[OrderRequest]:
         for ask in asks:

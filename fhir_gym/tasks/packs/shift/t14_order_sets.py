@@ -49,7 +49,14 @@ from fhir_gym.tasks.packs.shift.order_sets import (
     order_sets_of_the_day,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, drawn_by_patient, names_for
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    draw_patients,
+    drawn_by_patient,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -260,6 +267,8 @@ class _Chooser:
             ]
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
+                if depends:  # the patient was drawn among all patients before
+                    drawn = drawn.model_copy(update=target_among(drawn.patients, self._scene.people))
                 self.found.append(drawn)
                 if len(drawn.patients) == 1:
                     self._order(drawn.ask, drawn.patients[0])

@@ -115,7 +115,7 @@ def test_a_mistake_in_a_patient_fails_the_requests_that_are_done(hospital: World
 
 @pytest.mark.parametrize("mistake", one_of(COVERAGES))
 def test_a_mistake_in_a_coverage_fails_the_requests_with_insurance(hospital: World, mistake: str) -> None:
-    with opened(hospital, "Q3-1", 3) as episode:
+    with opened(hospital, "Q3-1", 2) as episode:
         step = play(episode, partial(edited, "Coverage", COVERAGES[mistake]))
         touched = checks_where(episode, lambda one: one.outcome == DONE and bool(one.ask.insurer))
         wrong = [one for one in failed(step) if one.startswith("request")]

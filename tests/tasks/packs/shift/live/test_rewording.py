@@ -23,7 +23,7 @@ KIND = "Q1"
 def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with appointments alone, most of which change their description."""
     handle_one_at_a_time(monkeypatch)
-    with shift_of([KIND], hospital, monkeypatch, "reworded", 7, minutes=30, load=1.5, events=2, asking=0) as episode:
+    with shift_of([KIND], hospital, monkeypatch, "reworded", 1, minutes=30, load=1.5, events=2, asking=0) as episode:
         episode.start()
         yield episode
 
