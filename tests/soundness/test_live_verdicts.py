@@ -32,7 +32,9 @@ def test_an_extra_write_that_the_server_refuses_may_pass_and_one_that_it_accepts
         recording = GoldRecording.of(gold, variation.setup)
         step = next(one for one in recording.steps if one.writes and one.action.url.startswith("/Task/"))
         stale = replace(step.action, url=f"{step.action.url}/_history/1")
-        refused = Policy("odd url", "a stale version", script([*recording.actions, stale, Finish(gold.end.answer or [])]))
+        refused = Policy(
+            "odd url", "a stale version", script([*recording.actions, stale, Finish(gold.end.answer or [])])
+        )
         policies = hidden_writes(TASK, recording, False)
         accepted = next(one for one in policies if one.group == "changed and changed back")
         (without_effect,), (with_effect,) = runner.run(refused), runner.run(accepted)
