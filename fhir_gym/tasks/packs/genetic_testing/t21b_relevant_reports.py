@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from typing_extensions import override
 
@@ -117,6 +118,11 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
     @override
     def requires_evidence(self, p: RelevantReportsParams) -> bool:
         return not p.wanted
+
+    @override
+    def siblings(self, p: RelevantReportsParams) -> Iterator[str]:
+        relevant = (one for one in p.scene.reports if one.category == GENETICS and one.status == "final")
+        return (f"DiagnosticReport/{one.id}" for one in relevant)
 
     @override
     def counterfactual(self, p: RelevantReportsParams, world: World) -> list[Resource]:

@@ -107,7 +107,8 @@ class ChartFiller:
         if plan.stale is not None:
             rows += self._stale(plan.stale, taken, levels)
         if empty:
-            rows.append(self._row(plan.counterfactual, self._value(levels), "final"))
+            # The time of the result is random, so its status is, too.
+            rows.append(self._row(plan.counterfactual, self._value(levels), _FINAL[plan.counterfactual % len(_FINAL)]))
         return rows
 
     def _stale(self, stale: int, taken: set[int], levels: set[float]) -> list[_Row]:
