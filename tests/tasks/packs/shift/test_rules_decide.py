@@ -36,7 +36,7 @@ def deciding(world: World, key: str, count: int) -> Counter[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", RULES)
 def test_each_rule_with_a_number_decides_in_one_of_five_episodes(hospital: World, kind: str, level: int) -> None:
@@ -46,7 +46,7 @@ def test_each_rule_with_a_number_decides_in_one_of_five_episodes(hospital: World
     assert {name: number for name, number in found.items() if number < count / 5} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", QUEUES)
 def test_some_request_depends_on_an_earlier_one(hospital: World, kind: str, level: int) -> None:
