@@ -38,7 +38,7 @@ BOOKING = Subject(
         Rule(
             _LAST_DAY,
             "The day of an appointment is at most {value} days after the day on which it is booked.",
-            ("5", "6", "7", "8", "9", "10"),
+            ("5", "6", "7", "8", "9"),
         ),
         Rule(
             _WEEKDAYS,

@@ -259,7 +259,7 @@ class ChartDrawer:
         kg, creatinine = rng.uniform(50, 112), rng.choice((rng.uniform(0.6, 1.1), rng.uniform(1.1, 2.6)))
         for number, usual in enumerate((kg, creatinine)):
             count, useless = rng.randint(max(1, most // 2), most), rng.random() < 0.12
-            newest = rng.choice((0, 0, 0, rng.randrange(60, 400))) * _DAY + 60
+            newest = rng.choice((0, 0, 0, 0, 0, rng.randrange(60, 400))) * _DAY + 60
             for minutes in rng.sample(range(newest, (OLDEST_DAYS - 30) * _DAY), count):
                 amount = usual * rng.uniform(0.85, 1.15)
                 concept, value, unit = _weight(rng, amount) if number == 0 else _creatinine(rng, amount)

@@ -65,8 +65,8 @@ from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
-_TRIES, _MORE_TRIES = 8, 24
-"""Numbers of wishes that are drawn for each patient, and for a patient whose request must depend on an earlier one."""
+_TRIES, _MORE_TRIES = 8, 12
+"""Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
 _MOST_TRIED = 6
 """Number of patients for whom a request is sought that a mistake would change."""
 _LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
@@ -122,7 +122,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> PolicyClinicScene:
         people, twins, practitioners, services, days, documents = (
-            ((12,), 3, 5, 2, 8, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 9, 15)
+            ((12,), 3, 5, 2, 10, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 9, 15)
         )
         drawn = draw_clinic(
             *(rng, world, ids),
@@ -265,10 +265,11 @@ class _Chooser:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         used = [one.ask.patient for one in self.found]
         names = [one for one in names_for(self._rng, self._scene.people, outcome) if one not in used]
-        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED))
+        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
         if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS:
             mistake = _LAST_DAY_IGNORED
-        drawn = [(name, mistake) for name in names[:_MOST_TRIED]] + [(name, "") for name in names]
+        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
+        drawn = [(name, mistake) for name in tried] + [(name, "") for name in names]
         if depends:
             drawn = [(name, EARLIER_REQUESTS_IGNORED) for name in names]
         request = next((one for name, wanted in drawn if (one := self._draw(name, outcome, wanted))), None)
@@ -289,7 +290,7 @@ class _Chooser:
         Returns None if that does not happen.
         """
         ids = ids_of(name, self._scene.people)
-        for _ in range(_MORE_TRIES if mistake == EARLIER_REQUESTS_IGNORED else _TRIES):
+        for _ in range(_MORE_TRIES if mistake in (EARLIER_REQUESTS_IGNORED, *_WITHOUT) else _TRIES):
             ask = self._ask(name)
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
                 aimed = target_among(ids, self._scene.people)
