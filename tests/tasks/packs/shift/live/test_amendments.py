@@ -26,7 +26,7 @@ START = datetime.fromisoformat("2023-11-13T10:15:00+00:00")
 @pytest.fixture
 def amended(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with order sets alone, whose policies are often amended."""
-    with shift_of([KIND], hospital, monkeypatch, "amended", minutes=90, events=2, asking=0) as episode:
+    with shift_of([KIND], hospital, monkeypatch, "amended", 1, minutes=90, events=2, asking=0) as episode:
         yield episode
 
 
