@@ -262,7 +262,7 @@ if __name__ == "__main__":
             yield rollout
             if number == 3:
                 print("running", flush=True)
-    choice = {"variations": "0-5000", "world": sys.argv[1], "workers": int(sys.argv[3])}
+    choice = {"variations": "0-1999", "world": sys.argv[1], "workers": int(sys.argv[3])}
     running = fhir_gym.run("FHIRAgent/Appointment-v0", "random", **choice)
     fhir_gym.write_rollouts(sys.argv[2], announced(running))
 """
