@@ -48,6 +48,7 @@ _KEEP = f"INSERT INTO overlay.version(seq, {COLUMNS}) SELECT seq, {COLUMNS} FROM
 _REMOVE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
 _LATEST = f"SELECT {COLUMNS}, seq FROM overlay.version WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 _FIND = {db: f"SELECT {COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
+_ANY = "SELECT 1 FROM main.resource WHERE type = ? LIMIT 1"
 _KNOWN = """
 SELECT r.type, r.id, r.rid, min(CAST(r.version AS INTEGER), 999999999)
 FROM json_each(?) t CROSS JOIN json_each(t.value) i
@@ -151,6 +152,10 @@ class Store:
     def changed(self, resource_type: str) -> bool:
         """Return whether the overlay has rows of this type."""
         return resource_type in self._types
+
+    def holds(self, resource_type: str) -> bool:
+        """Return whether there are rows of this type."""
+        return resource_type in self._types or self.db.execute(_ANY, (resource_type,)).fetchone() is not None
 
     def schemas(self) -> tuple[str, ...]:
         """Return the schemas that have rows. Rows of a later schema replace rows of an earlier schema."""

@@ -38,8 +38,8 @@ def chain_condition(
         return NOTHING
     given = target_type(scope, name.modifier, chained=True)
     inner = parse_name(name.chain)
-    types_allowed = tuple(t for t in parameter.targets if field.target in (None, t))
-    types = (given,) if given else types_allowed
+    types = (given,) if given else parameter.targets
+    types_allowed = parameter.targets if field.target is None else (field.target,)
     if inner.base == "_id" and not inner.chain and not given:
         return NOTHING  # HAPI finds a target by its id only if the chain names the target's type
     fitting = [t for t in types if inner.base == "_has" or inner.base in search_parameters(t)]
@@ -51,11 +51,11 @@ def chain_condition(
         found = compile_(below, name.chain, values)
         if found is None:
             return None
-        if type_ not in types_allowed:
-            return NOTHING  # an invalid value is an error for this type too
+        if type_ not in types_allowed or not scope.store.holds(type_):
+            continue  # an invalid value is an error for this type too
         text, ids = ids_query(below, [found])
         where = f"@.pid {marks(field.pids)} AND @.target_type = ? AND @.target_id IN ({text})"
-        order = chained_order(below, found) if len(fitting) == 1 else ()
+        order = chained_order(below, found) if sum(t in types_allowed for t in fitting) == 1 else ()
         parts.append(
             RowCondition("reference", where, (*field.pids, type_, *ids), rank=15, order=order, precedence=ORDERED)
         )

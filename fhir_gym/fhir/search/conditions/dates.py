@@ -15,7 +15,7 @@ from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.dates import Interval, interval, start_of_day
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.query import split, split_prefix
-from fhir_gym.fhir.search.sql.predicates import ORDERED, RANGE, RowCondition, Sql, marks
+from fhir_gym.fhir.search.sql.predicates import ORDERED, RANGE, Condition, RowCondition, Sql, any_of, marks
 
 _DAY = 86_400_000
 _LOWER, _UPPER = frozenset({"gt", "ge", "sa"}), frozenset({"lt", "le", "eb"})
@@ -160,6 +160,13 @@ def date_condition(field: IndexField, values: list[str]) -> RowCondition:
         hint=_hint(bounds, by_day=by_day),
         in_compartment=True,
     )
+
+
+def dates_of_target(field: IndexField, values: list[str]) -> Condition:
+    """Return the condition of alternative dates in a chain or in `_has`, where the values do not form a range."""
+    if any(split_prefix(value)[0] == "ap" for value in values):
+        raise FhirError(400, "HAPI-1921: Invalid comparator for date parameter: APPROXIMATE")
+    return any_of([date_condition(field, [value]) for value in values])
 
 
 def _hint(bounds: list[DateBound], *, by_day: bool) -> tuple[Sql, Sql]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.hash_order import names_in_hash_order
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.chains import chain_condition, has_condition
 from fhir_gym.fhir.search.conditions.composites import composite_condition
-from fhir_gym.fhir.search.conditions.dates import check_range, date_condition, parse_bounds, updated_condition
+from fhir_gym.fhir.search.conditions.dates import (
+    check_range,
+    date_condition,
+    dates_of_target,
+    parse_bounds,
+    updated_condition,
+)
 from fhir_gym.fhir.search.conditions.filters import filter_condition
 from fhir_gym.fhir.search.conditions.near import near_condition
 from fhir_gym.fhir.search.conditions.numbers import number_condition, quantity_condition
@@ -31,6 +37,8 @@ from fhir_gym.fhir.search.sql.predicates import (
     unknown_parameter,
 )
 
+_NO_ID = re.compile(r"[^/]+/|.+://[^/]*/[^/]*")
+"""Texts that HAPI reads as a type without an id: ``Patient/`` and ``http://example.org/x``."""
 MAX_PARAMETERS = 100
 MAX_ALL_VALUES = 2000
 FULLTEXT = frozenset({"_text", "_content"})
@@ -58,14 +66,14 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
     modified = False
     for name in by_name:
         if not _is_known(scope, name):
-            raise _first_unknown(scope, by_name)
+            raise _first_unknown(scope)
         modified = modified or ":" in name
     try:
         if modified:
             _check_ranges(scope, by_name)
         found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
     except FhirError as error:
-        raise _first_error(replace(scope, names=tuple(by_name)), by_name) or error from None
+        raise _first_error(scope, by_name) or error from None
     return [condition for condition in found if condition is not None]
 
 
@@ -86,6 +94,9 @@ def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
             check_range([parse_bounds([value])[0].prefix if value else "" for value in given])
 
 
+_TURNS = {"_security": -4, "_profile": -3, "_source": -2, "_has": -1, "_id": 1, "_tag": 2}
+"""The places of the parameters that HAPI compiles before and after the type's own parameters, which have place 0."""
+
 _READ_FIRST = tuple(f"HAPI-{code}:" for code in (1882, 1883, 1922, 1923, 1924, 1925, 1930, 1940, 1941, 1947))
 """Errors of values that HAPI reads before it compiles any parameter."""
 
@@ -93,11 +104,11 @@ _READ_FIRST = tuple(f"HAPI-{code}:" for code in (1882, 1883, 1922, 1923, 1924, 1
 def _first_error(scope: Scope, by_name: Mapping[str, list[str]]) -> FhirError | None:
     """Return the error that HAPI reports for an invalid query.
 
-    HAPI first reads the dates and numbers of parameters without a chain, and then compiles the parameters in
-    alphabetical order.
+    HAPI first reads the dates and numbers of parameters without a chain. Then it compiles the parameters: those of every
+    type, those of the type in alphabetical order, and last `_id` and `_tag`.
     """
     errors = []
-    for name in sorted(by_name, key=lambda name: (parse_name(name).base, name)):
+    for name in sorted(by_name, key=lambda name: (_TURNS.get(base := parse_name(name).base, 0), base, name)):
         try:
             _check_ranges(scope, {name: by_name[name]})
             compile_parameter(scope, name, by_name[name])
@@ -116,8 +127,8 @@ def _is_known(scope: Scope, name: str) -> bool:
     return base.startswith("_") or base in search_parameters(scope.resource_type)
 
 
-def _first_unknown(scope: Scope, names: Iterable[str]) -> FhirError:
-    name = next(name for name in names_in_hash_order(names) if not _is_known(scope, name))
+def _first_unknown(scope: Scope) -> FhirError:
+    name = next(name for name in names_in_hash_order(scope.names) if not _is_known(scope, name))
     return unknown_parameter(scope.resource_type, parse_name(name).base or name)
 
 
@@ -150,6 +161,8 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
         given = [value for value, _ in alternatives]
         if parsed.base == "_lastUpdated":
             return updated_condition(scope.resource_type, given)
+        if scope.depth:
+            return _all([dates_of_target(scope.field(parsed.base), options) for _, options in alternatives])
         return date_condition(scope.field(parsed.base), given)
     return _all([_typed(scope, parsed, kind, options) for _, options in alternatives])
 
@@ -195,7 +208,10 @@ def _typed(scope: Scope, name: ParameterName, kind: str, values: list[str]) -> C
 def _ids(scope: Scope, modifier: str | None, values: list[str]) -> Condition:
     ids = []
     for value in values:
-        kind, slash, id = unescape(value).rpartition("/")
+        text = unescape(value).removeprefix("|")
+        if _NO_ID.fullmatch(text):
+            raise FhirError(400, "HAPI-1101: Parameter value missing in request")
+        kind, slash, id = text.rpartition("/")
         if not slash or kind == scope.resource_type:
             ids.append(id)
     if not ids:

@@ -31,7 +31,7 @@ def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) ->
         return _TYPES[modifier.lower()] if chained else modifier
     if chained or f":{modifier}" in _KNOWN_MODIFIERS:
         raise unknown_type(modifier)
-    asked = (f":{name.rpartition(':')[2]}" for name in names_in_hash_order(scope.names) if ":" in name)
+    asked = dict.fromkeys(f":{name.rpartition(':')[2]}" for name in names_in_hash_order(scope.names) if ":" in name)
     unsupported = [name for name in asked if name not in _KNOWN_MODIFIERS] or [f":{modifier}"]
     raise FhirError(
         400,
@@ -46,7 +46,7 @@ def reference_condition(scope: Scope, field: IndexField, modifier: str | None, v
     type_ = target_type(scope, modifier)
     texts = [unescape(value) for value in values]
     many = len(texts) > 1
-    if many and not {t.rpartition("/")[2] for t in texts if "/" in t}.isdisjoint(texts):
+    if many and type_ is None and not {t.rpartition("/")[2] for t in texts if "/" in t}.isdisjoint(texts):
         raise FhirError(412, "HAPI-1099: Non-unique ID specified, can not process request")
     return any_of([_one(scope, field, type_, text, many=many) for text in texts])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from fhir_gym.fhir.definitions import bound_value_set, children, is_complete, search_parameters, value_set
 from fhir_gym.fhir.fhirpath.search_paths import SearchPath
 from fhir_gym.fhir.index import IndexField
@@ -9,7 +11,17 @@ from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.strings import prefix_condition
 from fhir_gym.fhir.search.query import split, unescape
-from fhir_gym.fhir.search.sql.predicates import NOTHING, PLAIN, Condition, Not, RowCondition, Scope, any_of, marks
+from fhir_gym.fhir.search.sql.predicates import (
+    NOTHING,
+    PLAIN,
+    Condition,
+    Not,
+    RowCondition,
+    Scope,
+    any_of,
+    failed_search,
+    marks,
+)
 from fhir_gym.fhir.terminology import known_value_set
 
 _TAGS = frozenset({"_tag", "_security"})
@@ -135,14 +147,40 @@ def _binding_system(scope: Scope, name: str, field: IndexField, code: str) -> st
     Raises:
         FhirError: The parameter's path is not a plain path.
     """
-    expression = search_parameters(scope.resource_type)[name].expression
-    if "where(" in expression or " as " in expression or ".exists()" in expression:
-        element = expression.split(".")[0].removeprefix("(")
-        raise FhirError(400, f"HAPI-1700: Unknown child name in element {element} of {name}")
+    for path in search_parameters(scope.resource_type)[name].expression.split(" | "):
+        _check_plain(path)
     urls = {bound_value_set(_definition(scope.resource_type, path)) for path in field.paths} - {None}
     url = urls.pop() if len(urls) == 1 else None
     codes = value_set(url) if url else None
     return next((system for system, listed in (codes or {}).items() if code in listed), "")
+
+
+def _check_plain(path: str) -> None:
+    """Raise if a part of a path is not the name of an element: a function, a cast or a choice without its type."""
+    first, *names = path.split(".")
+    content = first.removeprefix("(")
+    for name in names:
+        known = _hapi_names(content)
+        if name not in known:
+            raise failed_search(
+                f"HAPI-1700: Unknown child name '{name}' in element {content} - "
+                f"Valid names are: [{', '.join(sorted(known))}]"
+            )
+        content = known[name]
+
+
+@cache
+def _hapi_names(content: str) -> dict[str, str]:
+    """Return the names by which HAPI knows the elements below a path, with the path of each element's content."""
+    names: dict[str, str] = {}
+    for element in children(content).values():
+        stem = element.choice or element.name
+        names[element.name] = element.content
+        if element.choice or stem.casefold().endswith("extension"):
+            names[f"{stem}[x]"] = ""
+        if element.type == "Reference":
+            names[f"{stem}Resource"] = ""
+    return names
 
 
 def _definition(resource_type: str, path: SearchPath) -> str:

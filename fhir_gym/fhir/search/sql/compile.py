@@ -260,7 +260,7 @@ def set_query(
 
 def _hidden(scope: Scope, db: str, alias: str) -> str:
     """Return the condition that excludes the world's rows for resources in the overlay."""
-    if db == "main" and scope.changed(scope.resource_type):
+    if db == "main" and scope.store.changed(scope.resource_type):
         return f" AND NOT EXISTS (SELECT 1 FROM overlay.resource m WHERE m.rid = {alias}.rid)"
     return ""
 

@@ -7,13 +7,14 @@ table). In its `where`, ``@`` stands for the table's alias and ``{db}`` for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.index import IndexField, IndexSpec, index_spec
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.store import Store
 
 BY_REFERENCE, ORDERED, PLAIN, RANGE, NO_ORDER = 1, 2, 3, 4, 9
 """Precedences of references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; the rest."""
@@ -144,16 +145,14 @@ class Scope:
 
     Attributes:
         resource_type: The type of the matches.
-        changed: Function that returns whether the overlay has rows of a type.
-        spend: Function that charges the work of compiling to the budget.
+        store: The store that the query reads; it also counts the work of compiling.
         depth: The number of enclosing chains.
         chain: The name of the outermost chain, as in the query.
-        names: The names in the query, with modifiers, if an error may list them.
+        names: All names in the query, with modifiers, for errors that list them.
     """
 
     resource_type: str
-    changed: Callable[[str], bool]
-    spend: Callable[[int], None]
+    store: Store
     depth: int = 0
     chain: str = ""
     names: tuple[str, ...] = ()
@@ -171,12 +170,12 @@ class Scope:
         """Return the scope of a chained search."""
         if self.depth >= MAX_DEPTH:
             raise FhirError(400, f"A chain of more than {MAX_DEPTH} links is not supported by this server")
-        self.spend(_STEPS_OF_A_LINK)
+        self.store.spend(_STEPS_OF_A_LINK)
         return replace(self, resource_type=resource_type, depth=self.depth + 1, chain=self.chain or chain)
 
     def schemas(self) -> tuple[str, ...]:
         """Return the schemas that have rows of the type."""
-        return ("main", "overlay") if self.changed(self.resource_type) else ("main",)
+        return ("main", "overlay") if self.store.changed(self.resource_type) else ("main",)
 
 
 def failed_search(diagnostics: str) -> FhirError:
