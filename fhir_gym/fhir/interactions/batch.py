@@ -35,7 +35,15 @@ from fhir_gym.types import Resource
 _AROUND = 500  # upper bound of the bytes that an entry adds to its resource
 _ORDER = {"DELETE": 0, "POST": 1, "PUT": 3, "PATCH": 4, "GET": 5}
 _WRITES = frozenset({"DELETE", "POST", "PUT", "PATCH"})
-_UNREADABLE = ("HAPI-0302", "HAPI-1882", "HAPI-1883", "HAPI-1940", "HAPI-1941", "Invalid request: The FHIR endpoint")
+_UNREADABLE = (
+    "HAPI-0302",
+    "HAPI-1700",
+    "HAPI-1882",
+    "HAPI-1883",
+    "HAPI-1940",
+    "HAPI-1941",
+    "Invalid request: The FHIR endpoint",
+)
 """Errors that HAPI finds before it runs a GET entry; with such an error, the whole transaction fails."""
 
 
