@@ -25,7 +25,6 @@ from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.scripted import ScriptedAgent
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.transformer import Transformer
-from fhir_gym.deprecation import renamed
 
 __all__ = [
     "AGENTS",
@@ -64,5 +63,3 @@ __all__ = [
     "make_opening",
     "require_agent",
 ]
-
-__getattr__ = renamed(__name__, {"Context": "EpisodeContext", "OutOfContext": "ContextWindowExceeded"})

@@ -1,6 +1,5 @@
 """Rollouts: run agents on episodes, record them, and turn the records into datasets."""
 
-from fhir_gym.deprecation import renamed
 from fhir_gym.rollouts.budget import Budget, BudgetTracker, Prices
 from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset
 from fhir_gym.rollouts.hub_folder import write_hub_folder
@@ -37,5 +36,3 @@ __all__ = [
     "write_hub_folder",
     "write_rollouts",
 ]
-
-__getattr__ = renamed(__name__, {"numbers": "parse_numbers"})

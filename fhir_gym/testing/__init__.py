@@ -7,7 +7,6 @@ Examples:
     True
 """
 
-from fhir_gym.deprecation import renamed
 from fhir_gym.testing.chat_server import ChatServer
 from fhir_gym.testing.faults import FAULTS, Fault, random_faults
 from fhir_gym.testing.fhir import serving
@@ -27,5 +26,3 @@ __all__ = [
     "scripted_policy",
     "serving",
 ]
-
-__getattr__ = renamed(__name__, {"Say": "ScriptedReply", "some_faults": "random_faults"})

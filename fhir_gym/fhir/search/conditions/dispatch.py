@@ -104,8 +104,8 @@ _READ_FIRST = tuple(f"HAPI-{code}:" for code in (1882, 1883, 1922, 1923, 1924, 1
 def _first_error(scope: Scope, by_name: Mapping[str, list[str]]) -> FhirError | None:
     """Return the error that HAPI reports for an invalid query.
 
-    HAPI first reads the dates and numbers of parameters without a chain. Then it compiles the parameters: those of every
-    type, those of the type in alphabetical order, and last `_id` and `_tag`.
+    HAPI first reads the dates and numbers of parameters without a chain. Then it compiles the parameters in the order
+    of `_TURNS`, those with the same place in alphabetical order.
     """
     errors = []
     for name in sorted(by_name, key=lambda name: (_TURNS.get(base := parse_name(name).base, 0), base, name)):
