@@ -63,7 +63,13 @@ def test_the_server_starts_with_the_exported_episode(rollout: Rollout) -> None:
     )
     assert image == 'registry.example/fhir-gym:1"'
     assert command[:3] == ["harbor", "serve", ENV_ID]
-    assert {"--task=02a", "--variation=1000", f"--task-hash={rollout.task.hash}"} <= set(command)
+    expected = [
+        "--task=02a",
+        "--variation=1000",
+        f"--phrasing={rollout.task.phrasing}",
+        f"--task-hash={rollout.task.hash}",
+    ]
+    assert set(expected) <= set(command)
     assert 'restart: "no" # a restarted server would begin the episode anew' in lines
 
 

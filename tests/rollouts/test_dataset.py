@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.actions import GRAMMAR
+from fhir_gym.agents.chat_messages import Lookup
 from fhir_gym.errors import RecordError, UnknownNameError
 from fhir_gym.rollouts import FORMATS, ExportSummary, Rollout, Selection, export, write_dataset
 from fhir_gym.tasks import task_keys
@@ -76,8 +77,20 @@ def test_selection(gold: list[Rollout], mixed: list[Rollout]) -> None:
     assert {row["task"] for row in export(both, selection=Selection(tasks=["01"]))} == {"01"}
     assert not list(export(gold, selection=Selection(tasks="0")))
     assert list(export(mixed, selection=Selection(success_only=False, valid_only=False, min_reward=1.0))) == []
+    assert len(list(export(gold, selection=Selection(min_reward=1.0)))) == len(gold)  # the minimum itself is enough
     valid = list(export(mixed, selection=Selection(success_only=False)))
     assert 0 <= len(valid) < len(mixed)
+
+
+def test_rollouts_with_different_lookups_are_no_duplicates(gold: list[Rollout]) -> None:
+    plain = gold[0]
+    asked, again, other = (
+        plain.model_copy(update={"final_lookups": (Lookup(source="spec", tool="show", arguments=a, result=""),)})
+        for a in ("{}", "{}", '{"type": "Slot"}')
+    )
+    summary = ExportSummary()
+    assert len(list(export([plain, asked, again, other], summary=summary))) == 3
+    assert summary.left_out == {"duplicate": 1}
 
 
 def test_ungraded_rollouts_are_left_out(gold: list[Rollout]) -> None:

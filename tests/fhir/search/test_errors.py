@@ -44,6 +44,8 @@ CASES = [
     ("Observation?date=2023,2022", 400, "HAPI-1930: DateRange parameter does not support OR queries"),
     ("Observation?date=2023&date=2022", 400, "HAPI-1922: "),
     ("Observation?date=ge2023&date=gt2022", 400, "HAPI-1923: "),
+    ("Observation?date=sa2023&date=sa2022", 400, "HAPI-1923: "),
+    ("Observation?date=eb2023&date=eb2022", 400, "HAPI-1924: "),
     ("Observation?date=ge2023&date:missing=false", 400, "HAPI-1922: "),
     ("Observation?date:missing=true&date:missing=false", 400, "HAPI-1922: "),
     ("Observation?date=ge2023&date:exact=ge2022", 400, "HAPI-1923: "),
