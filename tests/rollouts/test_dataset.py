@@ -89,7 +89,7 @@ def test_rollouts_with_different_lookups_are_no_duplicates(gold: list[Rollout]) 
         for a in ("{}", "{}", '{"type": "Slot"}')
     )
     summary = ExportSummary()
-    assert len(list(export([plain, asked, again, other], summary=summary))) == 3
+    assert len(list(export([plain, asked, again, other], "tools", summary=summary))) == 3
     assert summary.left_out == {"duplicate": 1}
 
 
