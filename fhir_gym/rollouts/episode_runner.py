@@ -1,12 +1,12 @@
-"""Run one episode with an `Agent` or a `ConcurrentAgent`, and record it."""
+"""Run one episode and record it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from threading import Event
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents import Agent, ConcurrentAgent, EpisodeContext, EpisodeTruncated, ModelReply, Reply
@@ -48,73 +48,69 @@ async def call_directly(function: Callable[_P, _T], /, *args: _P.args, **kwargs:
     return function(*args, **kwargs)
 
 
-def run_episode(
+def run_at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits, without an event loop, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(_T, end.value)
+    finally:
+        coroutine.close()
+    raise RuntimeError("the coroutine waits for something")
+
+
+async def attempt_episode(
     plan: RunPlan,
     spec: EpisodeSpec,
-    agent: Agent,
-    world: World,
-    tracker: BudgetTracker | None = None,
-    server: RunningServer | None = None,
-) -> Rollout:
-    """Run one episode and record it, whatever ends the episode.
-
-    After an infrastructure failure or Ctrl-C, the record has the turns so far but no verdict and no reward.
-    """
-    return attempt_episode(plan, spec, agent, world, tracker or BudgetTracker(), server).rollout
-
-
-def attempt_episode(
-    plan: RunPlan,
-    spec: EpisodeSpec,
-    agent: Agent,
+    agent: Agent | ConcurrentAgent,
     world: World,
     tracker: BudgetTracker,
-    server: RunningServer | None,
+    server: RunningServer | None = None,
+    call: Caller = call_directly,
     stopped: Event | None = None,
 ) -> Attempt:
-    """Run one episode like `run_episode`; `stopped` interrupts it before its next action, as Ctrl-C does."""
+    """Run one episode and record it, whatever ends the episode.
+
+    After an infrastructure failure, Ctrl-C or a cancellation, the record has the turns so far but no verdict and no
+    reward. Other episodes continue while a `ConcurrentAgent` waits. An `Agent` makes the coroutine wait only in `call`.
+
+    Args:
+        plan: The settings of the episode.
+        spec: The episode.
+        agent: The agent.
+        world: The world.
+        tracker: Counts the tokens of the agent.
+        server: The running server; None for the embedded server.
+        call: Calls the functions that wait for the server.
+        stopped: Interrupts the episode before the next action of an `Agent`, as Ctrl-C does.
+    """
     runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
     failure: InfraError | None = None
     try:
-        runner.act(agent, stopped)
+        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _AloneAgent(agent, stopped), call)
     except InfraError as error:
         failure = error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         pass  # a record without another reason says "interrupted"
     return runner.attempt(failure)
 
 
-async def run_conversation(
-    plan: RunPlan,
-    spec: EpisodeSpec,
-    agent: ConcurrentAgent,
-    world: World,
-    tracker: BudgetTracker,
-    server: RunningServer | None = None,
-) -> Rollout:
-    """Run one of several concurrent episodes and record it. The record of a cancelled episode says "interrupted"."""
-    return (await attempt_conversation(plan, spec, agent, world, tracker, server, call_directly)).rollout
+class _AloneAgent:
+    """Lets an `Agent` act like a `ConcurrentAgent` that never waits."""
 
+    opening = None
 
-async def attempt_conversation(
-    plan: RunPlan,
-    spec: EpisodeSpec,
-    agent: ConcurrentAgent,
-    world: World,
-    tracker: BudgetTracker,
-    server: RunningServer | None,
-    call: Caller,
-) -> Attempt:
-    """Run one of several concurrent episodes like `run_conversation`; `call` calls what waits for the server."""
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
-    failure: InfraError | None = None
-    try:
-        await runner.converse(agent, call)
-    except InfraError as error:
-        failure = error
-    except asyncio.CancelledError:
-        pass  # a record without another reason says "interrupted"
-    return runner.attempt(failure)
+    def __init__(self, agent: Agent, stopped: Event | None) -> None:
+        self._agent, self._stopped = agent, stopped
+
+    def converse(self, observation: str, context: EpisodeContext) -> _AloneAgent:
+        self._agent.reset(observation, context)
+        return self
+
+    async def act(self, observation: str) -> str | Reply:
+        if self._stopped is not None and self._stopped.is_set():
+            raise KeyboardInterrupt
+        return self._agent.act(observation)
 
 
 class _EpisodeRunner:
@@ -139,24 +135,8 @@ class _EpisodeRunner:
             self.recorder.fail(failure)
         return Attempt(self.recorder.record(), failure if isinstance(failure, FhirServerError) else None)
 
-    def act(self, agent: Agent, stopped: Event | None) -> None:
-        """Run the episode with an agent that acts synchronously."""
-        with self.recorder.open():
-            observation = self.recorder.start()
-            with self._agent_time():
-                agent.reset(observation, self._context())
-            with self._truncated():
-                step: Step | None = None
-                while step is None or not step.done:
-                    if stopped is not None and stopped.is_set():
-                        raise KeyboardInterrupt
-                    with self._agent_time():
-                        reply = _as_reply(agent.act(observation))
-                    step = self._step(reply)
-                    observation = step.observation
-
-    async def converse(self, agent: ConcurrentAgent, call: Caller) -> None:
-        """Run the episode with an asynchronous agent; other episodes continue while the agent waits."""
+    async def run(self, agent: ConcurrentAgent | _AloneAgent, call: Caller) -> None:
+        """Run the episode."""
         try:
             await call(self.recorder.open)
             observation = await call(self.recorder.start)
@@ -170,7 +150,7 @@ class _EpisodeRunner:
         finally:
             await call(self.recorder.close)
 
-    async def _converse(self, conversation: AsyncConversation, observation: str, call: Caller) -> None:
+    async def _converse(self, conversation: AsyncConversation | _AloneAgent, observation: str, call: Caller) -> None:
         step: Step | None = None
         try:
             while step is None or not step.done:
@@ -198,7 +178,7 @@ class _EpisodeRunner:
         self._spend(reply.model, *(lookup.reply for lookup in reply.lookups))
         return self.recorder.step(reply)
 
-    def _leave(self, conversation: AsyncConversation) -> None:
+    def _leave(self, conversation: AsyncConversation | _AloneAgent) -> None:
         """Record what a conversation did after its last action."""
         unfinished = getattr(conversation, "unfinished", None)
         if isinstance(unfinished, Unfinished):
@@ -221,14 +201,6 @@ class _EpisodeRunner:
         except Exception as error:
             where = f"task {self.spec.task}, variation {self.spec.variation}, step {len(self.recorder.turns) + 1}"
             raise AgentError(f"agent {self.agent.name} failed in {where}: {in_one_line(error)}") from error
-
-    @contextmanager
-    def _truncated(self) -> Iterator[None]:
-        """End and grade the episode if the agent cannot act any more."""
-        try:
-            yield
-        except EpisodeTruncated as end:
-            self.recorder.truncate(end.stop_reason, str(end) or None)
 
 
 def _as_reply(result: object) -> Reply:

@@ -16,7 +16,7 @@ from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.errors import FhirGymError, InfraError, in_one_line
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
+from fhir_gym.rollouts.episode_runner import attempt_episode, run_at_once
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
@@ -101,7 +101,7 @@ class EpisodeActor:
 
     def work(self, spec: EpisodeSpec) -> Any:
         """Run an episode and return its record."""
-        return run_episode(self.plan, spec, self.agent, self.world)
+        return run_at_once(attempt_episode(self.plan, spec, self.agent, self.world, BudgetTracker())).rollout
 
     def _write_files(self, shipment: Shipment) -> dict[str, Any]:
         if not shipment.files:
@@ -120,7 +120,7 @@ class ConversationActor(EpisodeActor):
 
     async def work(self, spec: EpisodeSpec) -> Rollout:
         """Run an episode and return its record."""
-        return await run_conversation(self.plan, spec, self.agent, self.world, BudgetTracker())
+        return (await attempt_episode(self.plan, spec, self.agent, self.world, BudgetTracker())).rollout
 
     async def close(self) -> None:
         """Close what the agent opened."""

@@ -6,14 +6,14 @@ import asyncio
 import pickle
 import sys
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
@@ -23,12 +23,11 @@ from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
-from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
+from fhir_gym.rollouts.episode_pool import EpisodePool, OnRetired, warn_of_retired
+from fhir_gym.rollouts.episode_runner import Attempt, attempt_episode, run_at_once
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
 from fhir_gym.rollouts.ray_cluster import RayCluster, RayRun
 from fhir_gym.rollouts.record import Rollout
-from fhir_gym.rollouts.server_pool import OnRetired, run_on_servers
-from fhir_gym.rollouts.worker_pool import AsyncWorkerPool
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 
 _FIRST_ANSWER_TIMEOUT = 20.0
@@ -110,7 +109,7 @@ def run_plan(
     concurrency: int = 8,
     budget: Budget | BudgetTracker | None = None,
     resume: str | Path | None = None,
-    on_retired: OnRetired | None = None,
+    on_retired: OnRetired = warn_of_retired,
 ) -> Iterator[Rollout]:
     """Run an agent on the episodes of a plan; see `run`. Several runs can share the tracker of one budget.
 
@@ -140,19 +139,18 @@ def run_plan(
             stack.callback(world.close)
         plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
         servers = stack.enter_context(_reserved(plan, world))
-        server = next(iter(servers), None)
         tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
         if isinstance(workers, RayCluster):
             rollouts = RayRun(plan, actor, world, tracker, workers, concurrency).rollouts()
-        elif len(servers) > 1:
-            rollouts = run_on_servers(plan, actor, world, tracker, servers, on_retired)
         elif isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
-            at_once = concurrency if config.fhir_server is None else 1
-            rollouts = AsyncWorkerPool(plan, actor, world, tracker, at_once, server).run()
+            pool = EpisodePool(plan, actor, world, tracker, servers or [None] * concurrency, on_retired)
+            rollouts = pool.run()
+        elif len(servers) > 1:
+            rollouts = EpisodePool(plan, actor, world, tracker, servers, on_retired).in_order()
         elif workers:
             rollouts = _run_in_workers(plan, actor, world, tracker, workers)
         else:
-            rollouts = _run_serially(plan, actor, world, tracker, server)
+            rollouts = _run_serially(plan, actor, world, tracker, next(iter(servers), None))
         resources = stack.pop_all()
     return _closing(rollouts, resources)
 
@@ -191,7 +189,7 @@ def _run_serially(
     for episode in plan.episodes:
         if not tracker.try_begin():
             return
-        rollout = run_episode(plan, episode, agent, world, tracker, server)
+        rollout = run_at_once(attempt_episode(plan, episode, agent, world, tracker, server)).rollout
         yield rollout
         if rollout.stop_reason == "interrupted":
             raise KeyboardInterrupt
@@ -248,13 +246,14 @@ def _work(episode: EpisodeSpec) -> Rollout:
     if _worker is None:
         raise RuntimeError("the worker process was not started by _start_worker")
     plan, agent, world = _worker
+    attempt = attempt_episode(plan, episode, agent, world, BudgetTracker())
     if isinstance(agent, ConcurrentAgent):
-        return asyncio.run(_converse(plan, episode, agent, world))
-    return run_episode(plan, episode, agent, world)
+        return asyncio.run(_closing_agent(agent, attempt)).rollout
+    return run_at_once(attempt).rollout
 
 
-async def _converse(plan: RunPlan, episode: EpisodeSpec, agent: ConcurrentAgent, world: World) -> Rollout:
+async def _closing_agent(agent: ConcurrentAgent, attempt: Coroutine[Any, Any, Attempt]) -> Attempt:
     try:
-        return await run_conversation(plan, episode, agent, world, BudgetTracker())
+        return await attempt
     finally:
         await agent.aclose()

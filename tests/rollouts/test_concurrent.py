@@ -27,11 +27,12 @@ from fhir_gym.agents import (
     Usage,
     make_opening,
 )
+from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import AgentError, EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, Prices, Rollout, plan, read_rollouts, run, write_rollouts
 from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.worker_pool import AsyncWorkerPool
+from fhir_gym.rollouts.episode_pool import EpisodePool
 from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -264,12 +265,12 @@ def test_a_killed_and_resumed_run_with_faults_gives_the_same_records(
 
 def test_stopping_after_the_loop_closed(hospital: World) -> None:
     """A run can be stopped while its thread is ending."""
-    pool = AsyncWorkerPool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), 1)
+    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), [None])
     ended = threading.Event()
     pool._thread = threading.Thread(target=ended.wait, args=(20,))
     pool._thread.start()
     loop = asyncio.new_event_loop()
-    pool._work = loop.create_task(pool._agent.aclose())
+    pool._work = loop.create_task(gather_or_cancel([]))
     loop.run_until_complete(pool._work)
     loop.close()
     threading.Timer(0.05, ended.set).start()
@@ -286,7 +287,7 @@ def test_a_failure_to_start_the_loop_is_raised(hospital: World, monkeypatch: pyt
         raise failed
 
     monkeypatch.setattr(asyncio, "run", no_loop)
-    pool = AsyncWorkerPool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), 1)
+    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), [None])
     pool.start()
     monkeypatch.setattr(pool._thread, "is_alive", lambda: True)
     with pytest.raises(OSError) as raised:
@@ -296,7 +297,7 @@ def test_a_failure_to_start_the_loop_is_raised(hospital: World, monkeypatch: pyt
 
 
 def test_stopping_before_the_loop_starts(hospital: World) -> None:
-    pool = AsyncWorkerPool(plan(ENV_ID, tasks="01", variations=range(20)), Slow(), hospital, BudgetTracker(), 1)
+    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=range(20)), Slow(), hospital, BudgetTracker(), [None])
     pool.cancel()
     pool.start()
     assert list(pool.rollouts()) == []

@@ -12,7 +12,7 @@ from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.episode_runner import run_conversation
+from fhir_gym.rollouts.episode_runner import attempt_episode
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
@@ -111,11 +111,11 @@ class PolicyRollouts:
             config, world = self._configs.of(choice)
             spec = EpisodeSpec(choice.task, choice.variation, place)
             plan = RunPlan(config, (spec,), seed=self._seed * 1_000_003 + step)
-            runs.append((config, run_conversation(plan, spec, agent, world, tracker)))
+            runs.append((config, attempt_episode(plan, spec, agent, world, tracker)))
         try:
             if any(config.fhir_server is not None for config, _ in runs):
-                return [await run for _, run in runs]
-            return list(await asyncio.gather(*(run for _, run in runs)))
+                return [(await run).rollout for _, run in runs]
+            return [attempt.rollout for attempt in await asyncio.gather(*(run for _, run in runs))]
         finally:
             await agent.aclose()
 
