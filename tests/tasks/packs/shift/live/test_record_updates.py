@@ -80,6 +80,8 @@ def test_who_reads_the_records_only_at_the_beginning_fails(updated: Episode, hos
     """Not in every variation: often an update comes so late that the agent may ignore it."""
     wrong: set[str] = set()
     for variation in range(4):
+        if wrong:
+            break
         with Episode(updated.config, task=updated.task.key, variation=variation, world=hospital) as episode:
             episode.start()
             play_agent(episode, _EARLY)
