@@ -13,8 +13,8 @@ __all__ = ["garbage_collection_paused"]
 def garbage_collection_paused() -> Iterator[None]:
     """Pause garbage collection while many objects are created that stay in memory.
 
-    A collection visits all of them again and frees none: the drawing of a large start state would take twice as long,
-    the grading of a long episode up to three times as long.
+    A collection visits all of them again and frees none. Without a pause, drawing a variation takes 1.0 to 2.2 times as
+    long, and loading it 1.2 to 1.7 times.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -14,7 +14,6 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.serialization import dumps, is_normal, normalise
 from fhir_gym.fhir.session import Checkpoint
-from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.soundness.memoized_session import MemoizedSession
 from fhir_gym.soundness.policy_groups import Expected, Group, expected_result
 from fhir_gym.tasks.core.grader import Grading, SharedFindings, find_evidence, grade, idle_checks, measure_tool_usage
@@ -126,7 +125,6 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self._simulation: Simulation | None = None
         self._most_actions = max(_MAX_ACTIONS, _MOST_PER_STEP * (task.max_steps or 0))
 
-    @garbage_collection_paused()
     def run(self, policy: Policy) -> list[PolicyRun]:
         """Run a policy once; grade its own answer and each further answer."""
         self._session.rollback(self._start)

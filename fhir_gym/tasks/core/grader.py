@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
-from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.task import ExpectedChange, Task, Variation
 from fhir_gym.tasks.grading.checks import Check
@@ -60,7 +59,6 @@ class SharedFindings:
     idle: tuple[str, ...]
 
 
-@garbage_collection_paused()
 def grade(
     task: Task[Any],
     variation: Variation,
