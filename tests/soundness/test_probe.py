@@ -289,10 +289,9 @@ def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env_id", "key"), [(PACK, "11a"), ("FHIRAgent/MedAgentBench-v0", "07")])
-def test_some_tasks_cannot_be_won_without_the_prompt(env_id: str, key: str, own_world: Callable[[str], World]) -> None:
-    """This test covers some tasks; the exhaustive tests cover all tasks."""
-    probed(own_world(env_id), env_id, key, QUICK)
+def test_a_task_cannot_be_won_without_the_prompt(own_world: Callable[[str], World]) -> None:
+    """This test covers one task; the exhaustive tests cover all tasks."""
+    probed(own_world(PACK), PACK, "11a", QUICK)
 
 
 @pytest.mark.exhaustive
