@@ -95,8 +95,7 @@ def test_who_follows_policies_of_another_time_fails_the_requests_that_they_decid
     hospital: World, monkeypatch: pytest.MonkeyPatch, variation: int
 ) -> None:
     monkeypatch.setattr(OrderSets, "status_updates", {})
-    dials = {"minutes": 90, "events": 2, "asking": 0}
-    with shift_of([KIND], hospital, monkeypatch, "amended", variation, **dials) as episode:
+    with shift_of([KIND], hospital, monkeypatch, "amended", variation, minutes=90, events=2, asking=0) as episode:
         decided: dict[type[_Desk], set[str]] = {}
         for agent in (_Desk, _ReadsOnce, _LooksAhead):
             episode.start()
