@@ -112,6 +112,10 @@ class Calendar:
         """Return the coming slots that a patient can take; see `first_free`."""
         return FreeTimes(self, patient, moving)
 
+    def copy(self) -> Calendar:
+        """Return a copy, which may be changed."""
+        return Calendar(self.scene, self.status.copy(), self.visits.copy())
+
     def fixed(self) -> FixedCalendar:
         """Return the calendar as it is now, to ask it often."""
         return FixedCalendar(self.scene, self.status.copy(), self.visits.copy())
@@ -248,13 +252,18 @@ class CalendarJudge(ABC, Generic[R]):
         return self.before(self._first_write(number))
 
     def _first_write(self, number: int) -> int:
-        """Return the number of the agent's first write for a request; 0 if there is none."""
+        """Return the number of the agent's first write for a request; if there is none, that of the report."""
         # A write that frees a slot may belong to another request, which gives the slot up.
         claimed = self.claimed[number]
         mine = [one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after)]
         own = min((one.number for one in mine if one.resource_type == "Appointment"), default=len(self.log.writes))
         # Another request may have had the slot before, so not every write on it is for this request.
-        return min((one.number for one in mine if one.number > self._given(one.record, own, claimed)), default=0)
+        first = (one.number for one in mine if one.number > self._given(one.record, own, claimed))
+        return min(first, default=self._reported(number))
+
+    def _reported(self, number: int) -> int:
+        """Return the number of writes before the agent reported the outcome of a request."""
+        return self.log.writes_before_report(self.requests[number])
 
     def _given(self, slot: str, before: int, claimed: frozenset[str]) -> int:
         """Return the number of the last write before another that gave a slot to an appointment of somebody else."""
@@ -271,18 +280,22 @@ class CalendarJudge(ABC, Generic[R]):
     def planned(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them.
 
-        It contains what other people wrote before the agent's first write for the request.
+        It contains what other people wrote before the agent's first write for the request, or before its report. Live
+        requests have no letters, so it also contains what the agent itself wrote until then.
         """
-        claimed = {one for claimed in self.claimed[:number] for one in claimed}
-        records = claimed & self.log.touched
+        earlier = frozenset().union(*self.claimed[:number])
+        records = earlier & self.log.touched
         states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self._writes if one.record in records and _is_free(one.after)}
         first = self._first_write(number)
-        states |= {one.record: one.after for one in self._writes if one.number < first and not one.by_agent}
+        before = [one for one in self._writes if one.number < first]
+        states |= {one.record: one.after for one in before if not one.by_agent}
+        if self.log.is_live:
+            states |= {one.record: one.after for one in before if one.record not in earlier}
         calendar = self._with(states)
         # A transaction gives a slot to another appointment without freeing it in between.
-        calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}
+        calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in earlier}
         return calendar
 
     def _passed_on(self, calendar: Calendar) -> frozenset[str]:
@@ -291,7 +304,7 @@ class CalendarJudge(ABC, Generic[R]):
         return (self.start.occupied() & end.occupied()) - calendar.occupied()
 
     def _with(self, states: Mapping[str, Resource | None]) -> Calendar:
-        calendar = Calendar(self.scene, self.start.status.copy(), self.start.visits.copy())
+        calendar = self.start.copy()
         for record, state in states.items():
             resource_type, id = record.split("/")
             if resource_type == "Slot" and id in calendar.status:
@@ -326,19 +339,42 @@ class CalendarJudge(ABC, Generic[R]):
     def looked_for_slots(
         self, number: int, slots: Iterable[Resource], best: Callable[[Calendar], ClinicSlot | None]
     ) -> bool:
-        """Whether the agent looked at the slots of all practitioners when no slot suited the patient.
+        """Whether the agent looked at the slots of all practitioners, and no slot suited the patient.
 
         Args:
             number: Number of the request.
             slots: See `slots_that_would_fit`.
             best: The slot that the rules choose in a calendar.
         """
-        wanted = list(slots)
-        none_planned = best(self.planned(number)) is None
-        for slot in wanted:
-            lookups = self.log.lookups_of(slot)
-            if not lookups or not (
-                none_planned or any(best(self.before(self.log.writes_before(one))) is None for one in lookups)
-            ):
-                return False
-        return bool(wanted)
+        looks = [self.log.lookups_of(slot) for slot in slots]
+        planned = self.planned(number)
+        is_none = best(planned) is None
+        return bool(looks) and all(
+            any(is_none or self._none_since(number, at, planned, best) for at in shown) for shown in looks
+        )
+
+    def _none_since(
+        self, number: int, look: int, planned: Calendar, best: Callable[[Calendar], ClinicSlot | None]
+    ) -> bool:
+        """Whether no slot suited the patient at a look, and the agent made none of the planned ones free after it."""
+        seen = self.log.writes_before(look)
+        if best(self.before(seen)) is not None:
+            return False
+        calendar = self.before(seen).copy()
+        for write in self._writes:
+            if write.by_agent and seen <= write.number < self._reported(number):
+                if _is_free(write.after):
+                    calendar.status[write.id] = "free"
+                elif given_up := self._occupied_by(write.before) - self._occupied_by(write.after):
+                    calendar.visits.pop(write.id, None)
+                    calendar.status |= dict.fromkeys(given_up, "free")
+        occupied = planned.occupied()
+        for slot, status in planned.status.items():
+            if slot in occupied or status != "free":
+                calendar.status[slot] = "busy"
+        return best(calendar) is None
+
+    def _occupied_by(self, state: Resource | None) -> frozenset[str]:
+        """Return the ids of the slots of a record if it is an appointment that takes place."""
+        is_visit = state is not None and state.get("resourceType") == "Appointment" and state.get("status") in OCCUPIED
+        return frozenset(self.slot_ids(state)) & self.slots.keys() if is_visit else frozenset()
