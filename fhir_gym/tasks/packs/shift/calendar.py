@@ -346,23 +346,25 @@ class CalendarJudge(ABC, Generic[R]):
             slots: See `slots_that_would_fit`.
             best: The slot that the rules choose in a calendar.
         """
-        looks = [self.log.lookups_of(slot) for slot in slots]
-        planned = self.planned(number)
+        looks = [{self.log.writes_before(one) for one in self.log.lookups_of(slot)} for slot in slots]
+        planned, report = self.planned(number), self._reported(number)
         is_none = best(planned) is None
-        return bool(looks) and all(
-            any(is_none or self._none_since(number, at, planned, best) for at in shown) for shown in looks
-        )
 
-    def _none_since(
-        self, number: int, look: int, planned: Calendar, best: Callable[[Calendar], ClinicSlot | None]
-    ) -> bool:
-        """Whether no slot suited the patient at a look, and the agent made none of the planned ones free after it."""
-        seen = self.log.writes_before(look)
-        if best(self.before(seen)) is not None:
-            return False
+        def saw_none(seen: int) -> bool:
+            if is_none or seen > report:
+                return seen <= report
+            return best(self.before(seen)) is None and best(self._at_report(seen, report, planned)) is None
+
+        return bool(looks) and all(any(map(saw_none, sorted(shown))) for shown in looks)
+
+    def _at_report(self, seen: int, report: int, planned: Calendar) -> Calendar:
+        """Return the calendar that the agent saw after some writes, and what it made free itself until its report.
+
+        What others made free does not count, nor what a request with a later letter gave up.
+        """
         calendar = self.before(seen).copy()
         for write in self._writes:
-            if write.by_agent and seen <= write.number < self._reported(number):
+            if write.by_agent and seen <= write.number < report:
                 if _is_free(write.after):
                     calendar.status[write.id] = "free"
                 elif given_up := self._occupied_by(write.before) - self._occupied_by(write.after):
@@ -372,7 +374,7 @@ class CalendarJudge(ABC, Generic[R]):
         for slot, status in planned.status.items():
             if slot in occupied or status != "free":
                 calendar.status[slot] = "busy"
-        return best(calendar) is None
+        return calendar
 
     def _occupied_by(self, state: Resource | None) -> frozenset[str]:
         """Return the ids of the slots of a record if it is an appointment that takes place."""
