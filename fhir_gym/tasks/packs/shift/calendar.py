@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import product
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
@@ -18,12 +17,12 @@ from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Resource
 
-_SHORTEST = 30
 R = TypeVar("R", bound=Request)
+USUAL_MINUTES = 30
+"""The usual length of an appointment."""
 
 OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
 EARLIER_REQUESTS_IGNORED = "earlier requests ignored"
@@ -165,39 +164,50 @@ class FixedCalendar(Calendar):
 
 
 def slots_that_would_fit(
-    scene: ClinicScene, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
+    scene: ClinicScene,
+    patient: str,
+    limits: TimeLimits,
+    minutes: int,
+    wanted: Callable[[Practitioner], bool],
+    *,
+    moving: str = "",
+    until: date = date.min,
 ) -> Iterator[Resource]:
-    """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient."""
-    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
-    for practitioner in filter(wanted, scene.practitioners):
-        for slot in possible_slots(scene, practitioner.schedule, max(wishes.minutes, _SHORTEST)):
-            if wishes.suits(slot.start, slot.minutes) and not any(overlap(slot, one) for one in kept):
-                yield supposed_slot(slot)
-                break
+    """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient.
 
-
-def possible_slots(scene: ClinicScene, schedule: str, minutes: int, until: date = date.min) -> Iterator[ClinicSlot]:
-    """Yield coming free slots of a schedule that do not exist, in random order.
-
-    The first ones have the times and lengths of free slots of the scene. They are followed by slots on any day, with
-    the times of day of slots of the scene.
+    It has the time and the length of a free slot of the scene. If none of them suits, it is on any day, at a time of
+    day of a slot of the scene.
 
     Args:
         scene: The place.
-        schedule: Id of the schedule.
-        minutes: Length of the following ones.
+        patient: Id of the patient.
+        limits: What the patient wishes, and other conditions.
+        minutes: The length of a slot that is not like a free slot of the scene.
+        wanted: Whether a practitioner may be chosen.
+        moving: Id of an appointment of the patient that gives up its time.
         until: The last day, if it is later than a week after the last slot of the scene.
     """
-    rng = seeded_random("slot", scene.place, schedule)
+    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
     free = [one for one in scene.slots if one.status == "free" and one.start > scene.now]
-    for one in rng.sample(free, len(free)):
-        yield one.model_copy(update={"id": "", "schedule": schedule})
+    for times in (((one.start, one.minutes) for one in free), ((one, minutes) for one in _any_starts(scene, until))):
+        suiting = [one for one in times if limits.suits(*one)]
+        slots = [ClinicSlot(id="", schedule="", start=one, minutes=length, status="free") for one, length in suiting]
+        fitting = [slot for slot in slots if not any(overlap(slot, one) for one in kept)]
+        if fitting:
+            for practitioner in filter(wanted, scene.practitioners):
+                slot = seeded_random("slot", scene.place, practitioner.schedule).choice(fitting)
+                yield supposed_slot(slot.model_copy(update={"schedule": practitioner.schedule}))
+            return
+
+
+def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
+    """Yield starts of slots on all coming days, at the times of day of the slots of a scene; see above for `until`."""
     today = date.fromisoformat(scene.now[:10])
     last = max(until, date.fromisoformat(max(one.start[:10] for one in scene.slots)) + timedelta(days=7))
-    days = [today + timedelta(days=ahead) for ahead in range(1, (last - today).days + 1)]
-    times = [*product(days, sorted({one.start[10:] for one in scene.slots}))]
-    for day, time in rng.sample(times, len(times)):
-        yield ClinicSlot(id="", schedule=schedule, start=f"{day}{time}", minutes=minutes, status="free")
+    times = sorted({one.start[10:] for one in scene.slots})
+    for ahead in range(1, (last - today).days + 1):
+        day = (today + timedelta(days=ahead)).isoformat()
+        yield from (day + time for time in times)
 
 
 def _is_free(state: Resource | None) -> bool:
