@@ -215,12 +215,13 @@ def _policies(
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
-    missing = task.counterfactual(params, runner.world) if task.requires_evidence(params) else []
+    requires_evidence = task.requires_evidence(params)
+    missing = task.counterfactual(params, runner.world) if requires_evidence else []
     types = sorted({one["resourceType"] for one in missing})
     if types and all(runner.world.manifest.counts.get(name, 0) >= _MANY for name in types):
         yield from looks_at_news(gold, types, runner.world.now)
     changed = chain(
-        near_misses(task, gold, task.requires_evidence(params)),
+        near_misses(task, gold, requires_evidence),
         reversals(task, gold, runner.world.now),
         flawed_policies(task, params, gold),
         live_policies(task, params, run, gold) if task.is_live else (),

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import BookingAsk, BookingJudge, BookingRequest, coming
-from fhir_gym.tasks.packs.shift.calendar import Calendar, possible_slots
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, overlap, supposed_slot
+from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.policies import Library
@@ -64,7 +64,6 @@ BOOKING = Subject(
 )
 """The subject of policies that limit bookings."""
 _LONGEST = 24 * 60
-_USUAL = 30
 
 
 class PolicyClinicScene(ClinicScene):
@@ -210,14 +209,9 @@ def slots_within_limits(ask: BookingAsk, patient: str, scene: PolicyClinicScene)
     limits = limits_for(values_for(ask, scene, scene.library), ask, patient, Calendar.at_start(scene))
     if limits is None:
         return
-    minutes = max(limits.least, min(_USUAL, limits.most))
-    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED]
-    for practitioner in filter(ask.wants, scene.practitioners):
-        for slot in possible_slots(scene, practitioner.schedule, minutes, limits.last_day):
-            suits = limits.suits(slot.start, slot.minutes) and ask.suits(slot.start, slot.minutes)
-            if suits and not any(overlap(slot, one) for one in kept):
-                yield supposed_slot(slot)
-                break
+    minutes = max(limits.least, min(USUAL_MINUTES, limits.most))
+    both = _WishesAndLimits(ask, limits)
+    yield from slots_that_would_fit(scene, patient, both, minutes, ask.wants, until=limits.last_day)
 
 
 class PolicyBookingJudge(BookingJudge):

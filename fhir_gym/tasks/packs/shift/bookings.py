@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing_extensions import override
 
 from fhir_gym.tasks.grading import same_moment
-from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, ClinicScene, ClinicSlot, Practitioner
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -90,7 +90,8 @@ def best_slot(calendar: Calendar, ask: BookingAsk, patient: str) -> ClinicSlot |
 
 def fitting_slots(request: BookingRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield free slots that do not exist and would fit, one for each practitioner whom the patient wants."""
-    yield from slots_that_would_fit(scene, request.patients[0], request.ask, request.ask.wants)
+    ask = request.ask
+    yield from slots_that_would_fit(scene, request.patients[0], ask, max(ask.minutes, USUAL_MINUTES), ask.wants)
 
 
 class BookingJudge(CalendarJudge[BookingRequest]):

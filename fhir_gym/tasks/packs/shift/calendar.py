@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import product
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
@@ -18,12 +17,12 @@ from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Resource
 
-_SHORTEST = 30
 R = TypeVar("R", bound=Request)
+USUAL_MINUTES = 30
+"""The usual length of an appointment."""
 
 OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
 EARLIER_REQUESTS_IGNORED = "earlier requests ignored"
@@ -112,6 +111,10 @@ class Calendar:
         """Return the coming slots that a patient can take; see `first_free`."""
         return FreeTimes(self, patient, moving)
 
+    def copy(self) -> Calendar:
+        """Return a copy, which may be changed."""
+        return Calendar(self.scene, self.status.copy(), self.visits.copy())
+
     def fixed(self) -> FixedCalendar:
         """Return the calendar as it is now, to ask it often."""
         return FixedCalendar(self.scene, self.status.copy(), self.visits.copy())
@@ -161,39 +164,50 @@ class FixedCalendar(Calendar):
 
 
 def slots_that_would_fit(
-    scene: ClinicScene, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
+    scene: ClinicScene,
+    patient: str,
+    limits: TimeLimits,
+    minutes: int,
+    wanted: Callable[[Practitioner], bool],
+    *,
+    moving: str = "",
+    until: date = date.min,
 ) -> Iterator[Resource]:
-    """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient."""
-    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
-    for practitioner in filter(wanted, scene.practitioners):
-        for slot in possible_slots(scene, practitioner.schedule, max(wishes.minutes, _SHORTEST)):
-            if wishes.suits(slot.start, slot.minutes) and not any(overlap(slot, one) for one in kept):
-                yield supposed_slot(slot)
-                break
+    """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient.
 
-
-def possible_slots(scene: ClinicScene, schedule: str, minutes: int, until: date = date.min) -> Iterator[ClinicSlot]:
-    """Yield coming free slots of a schedule that do not exist, in random order.
-
-    The first ones have the times and lengths of free slots of the scene. They are followed by slots on any day, with
-    the times of day of slots of the scene.
+    It has the time and the length of a free slot of the scene. If none of them suits, it is on any day, at a time of
+    day of a slot of the scene.
 
     Args:
         scene: The place.
-        schedule: Id of the schedule.
-        minutes: Length of the following ones.
+        patient: Id of the patient.
+        limits: What the patient wishes, and other conditions.
+        minutes: The length of a slot that is not like a free slot of the scene.
+        wanted: Whether a practitioner may be chosen.
+        moving: Id of an appointment of the patient that gives up its time.
         until: The last day, if it is later than a week after the last slot of the scene.
     """
-    rng = seeded_random("slot", scene.place, schedule)
+    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
     free = [one for one in scene.slots if one.status == "free" and one.start > scene.now]
-    for one in rng.sample(free, len(free)):
-        yield one.model_copy(update={"id": "", "schedule": schedule})
+    for times in (((one.start, one.minutes) for one in free), ((one, minutes) for one in _any_starts(scene, until))):
+        suiting = [one for one in times if limits.suits(*one)]
+        slots = [ClinicSlot(id="", schedule="", start=one, minutes=length, status="free") for one, length in suiting]
+        fitting = [slot for slot in slots if not any(overlap(slot, one) for one in kept)]
+        if fitting:
+            for practitioner in filter(wanted, scene.practitioners):
+                slot = seeded_random("slot", scene.place, practitioner.schedule).choice(fitting)
+                yield supposed_slot(slot.model_copy(update={"schedule": practitioner.schedule}))
+            return
+
+
+def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
+    """Yield starts of slots on all coming days, at the times of day of the slots of a scene; see above for `until`."""
     today = date.fromisoformat(scene.now[:10])
     last = max(until, date.fromisoformat(max(one.start[:10] for one in scene.slots)) + timedelta(days=7))
-    days = [today + timedelta(days=ahead) for ahead in range(1, (last - today).days + 1)]
-    times = [*product(days, sorted({one.start[10:] for one in scene.slots}))]
-    for day, time in rng.sample(times, len(times)):
-        yield ClinicSlot(id="", schedule=schedule, start=f"{day}{time}", minutes=minutes, status="free")
+    times = sorted({one.start[10:] for one in scene.slots})
+    for ahead in range(1, (last - today).days + 1):
+        day = (today + timedelta(days=ahead)).isoformat()
+        yield from (day + time for time in times)
 
 
 def _is_free(state: Resource | None) -> bool:
@@ -248,13 +262,18 @@ class CalendarJudge(ABC, Generic[R]):
         return self.before(self._first_write(number))
 
     def _first_write(self, number: int) -> int:
-        """Return the number of the agent's first write for a request; 0 if there is none."""
+        """Return the number of the agent's first write for a request; if there is none, that of the report."""
         # A write that frees a slot may belong to another request, which gives the slot up.
         claimed = self.claimed[number]
         mine = [one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after)]
         own = min((one.number for one in mine if one.resource_type == "Appointment"), default=len(self.log.writes))
         # Another request may have had the slot before, so not every write on it is for this request.
-        return min((one.number for one in mine if one.number > self._given(one.record, own, claimed)), default=0)
+        first = (one.number for one in mine if one.number > self._given(one.record, own, claimed))
+        return min(first, default=self._reported(number))
+
+    def _reported(self, number: int) -> int:
+        """Return the number of writes before the agent reported the outcome of a request."""
+        return self.log.writes_before_report(self.requests[number])
 
     def _given(self, slot: str, before: int, claimed: frozenset[str]) -> int:
         """Return the number of the last write before another that gave a slot to an appointment of somebody else."""
@@ -271,18 +290,22 @@ class CalendarJudge(ABC, Generic[R]):
     def planned(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them.
 
-        It contains what other people wrote before the agent's first write for the request.
+        It contains what other people wrote before the agent's first write for the request, or before its report. Live
+        requests have no letters, so it also contains what the agent itself wrote until then.
         """
-        claimed = {one for claimed in self.claimed[:number] for one in claimed}
-        records = claimed & self.log.touched
+        earlier = frozenset().union(*self.claimed[:number])
+        records = earlier & self.log.touched
         states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self._writes if one.record in records and _is_free(one.after)}
         first = self._first_write(number)
-        states |= {one.record: one.after for one in self._writes if one.number < first and not one.by_agent}
+        before = [one for one in self._writes if one.number < first]
+        states |= {one.record: one.after for one in before if not one.by_agent}
+        if self.log.is_live:
+            states |= {one.record: one.after for one in before if one.record not in earlier}
         calendar = self._with(states)
         # A transaction gives a slot to another appointment without freeing it in between.
-        calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}
+        calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in earlier}
         return calendar
 
     def _passed_on(self, calendar: Calendar) -> frozenset[str]:
@@ -291,7 +314,7 @@ class CalendarJudge(ABC, Generic[R]):
         return (self.start.occupied() & end.occupied()) - calendar.occupied()
 
     def _with(self, states: Mapping[str, Resource | None]) -> Calendar:
-        calendar = Calendar(self.scene, self.start.status.copy(), self.start.visits.copy())
+        calendar = self.start.copy()
         for record, state in states.items():
             resource_type, id = record.split("/")
             if resource_type == "Slot" and id in calendar.status:
@@ -326,19 +349,44 @@ class CalendarJudge(ABC, Generic[R]):
     def looked_for_slots(
         self, number: int, slots: Iterable[Resource], best: Callable[[Calendar], ClinicSlot | None]
     ) -> bool:
-        """Whether the agent looked at the slots of all practitioners when no slot suited the patient.
+        """Whether the agent looked at the slots of all practitioners, and no slot suited the patient.
 
         Args:
             number: Number of the request.
             slots: See `slots_that_would_fit`.
             best: The slot that the rules choose in a calendar.
         """
-        wanted = list(slots)
-        none_planned = best(self.planned(number)) is None
-        for slot in wanted:
-            lookups = self.log.lookups_of(slot)
-            if not lookups or not (
-                none_planned or any(best(self.before(self.log.writes_before(one))) is None for one in lookups)
-            ):
-                return False
-        return bool(wanted)
+        looks = [{self.log.writes_before(one) for one in self.log.lookups_of(slot)} for slot in slots]
+        planned, report = self.planned(number), self._reported(number)
+        is_none = best(planned) is None
+
+        def saw_none(seen: int) -> bool:
+            if is_none or seen > report:
+                return seen <= report
+            return best(self.before(seen)) is None and best(self._at_report(seen, report, planned)) is None
+
+        return bool(looks) and all(any(map(saw_none, sorted(shown))) for shown in looks)
+
+    def _at_report(self, seen: int, report: int, planned: Calendar) -> Calendar:
+        """Return the calendar that the agent saw after some writes, and what it made free itself until its report.
+
+        What others made free does not count, nor what a request with a later letter gave up.
+        """
+        calendar = self.before(seen).copy()
+        for write in self._writes:
+            if write.by_agent and seen <= write.number < report:
+                if _is_free(write.after):
+                    calendar.status[write.id] = "free"
+                elif given_up := self._occupied_by(write.before) - self._occupied_by(write.after):
+                    calendar.visits.pop(write.id, None)
+                    calendar.status |= dict.fromkeys(given_up, "free")
+        occupied = planned.occupied()
+        for slot, status in planned.status.items():
+            if slot in occupied or status != "free":
+                calendar.status[slot] = "busy"
+        return calendar
+
+    def _occupied_by(self, state: Resource | None) -> frozenset[str]:
+        """Return the ids of the slots of a record if it is an appointment that takes place."""
+        is_visit = state is not None and state.get("resourceType") == "Appointment" and state.get("status") in OCCUPIED
+        return frozenset(self.slot_ids(state)) & self.slots.keys() if is_visit else frozenset()

@@ -11,7 +11,7 @@ from typing_extensions import override
 from fhir_gym.tasks.authoring import Person
 from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
-from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import (
     OCCUPIED,
     ClinicScene,
@@ -125,8 +125,9 @@ def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resour
 def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield a free slot that does not exist and would fit."""
     visit = next(one for one in scene.visits if one.id == request.visit)
-    wishes = request.ask.model_copy(update={"minutes": max(request.ask.minutes, visit.slot.minutes)})
-    yield from slots_that_would_fit(scene, visit.patient, wishes, _same(visit), moving=visit.id)
+    limits = _AsLong(request.ask, visit.slot.minutes)
+    minutes = max(request.ask.minutes, visit.slot.minutes, USUAL_MINUTES)
+    yield from slots_that_would_fit(scene, visit.patient, limits, minutes, _same(visit), moving=visit.id)
 
 
 class ChangeJudge(CalendarJudge[ChangeRequest]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 
 from fhir_gym.fhir import World
@@ -42,6 +43,12 @@ CHART_UPDATES = {
 }
 """Updates of charts; see `RequestKind.status_updates`."""
 
+_USUAL: Mapping[str, tuple[float, str]] = {
+    WEIGHT.code: (70, "kg"),
+    CREATININE.code: (1, "mg/dL"),
+    CREATININE_MOLAR.code: (round(UMOL_PER_MG), "umol/L"),
+}
+"""The value and the unit of a result if no other patient has one like it."""
 _UCUM = "http://unitsofmeasure.org"
 _INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"
@@ -350,23 +357,50 @@ def condition_resource(one: Diagnosis) -> Resource:
     }
 
 
-def supposed_result(usual: Result, results: Sequence[Result], since: str = "") -> Result:
-    """Return a result that does not exist, with the value and the time of another patient's result of the same concept.
+@dataclass(frozen=True, slots=True)
+class MissingResult:
+    """A valid result that a patient lacks.
 
-    It is older than all results of its patient that could count, so that only a search for all of them shows it.
-
-    Args:
-        usual: The result, if no other patient has one that is so old.
-        results: The results of all patients.
-        since: The earliest day of the result.
+    Attributes:
+        id: Id of the Observation that does not exist.
+        patient: Id of the patient.
+        concept: What is measured.
+        first: The first day on which the result counts.
     """
-    alike = [one for one in results if one.concept.code == usual.concept.code]
-    own = min((one.taken for one in alike if one.patient == usual.patient and one.taken >= since), default="9")
-    models = [one for one in alike if one.patient != usual.patient and since <= one.taken < own and one.status in VALID]
-    if not models:
-        return usual
-    model = seeded_random(usual.id).choice(models)
-    return usual.model_copy(update={"value": model.value, "unit": model.unit, "taken": model.taken})
+
+    id: str
+    patient: str
+    concept: Concept
+    first: date
+
+    def resource(self, results: Sequence[Result]) -> Resource:
+        """Return the result with the value and the time of another patient's result of the same concept.
+
+        It is older than all results of its patient that could count, so that only a search for all of them shows it.
+
+        Args:
+            results: The results of all patients.
+        """
+        since = self.first.isoformat()
+        alike = [one for one in results if one.concept.code == self.concept.code and one.taken >= since]
+        own = min((one.taken for one in alike if one.patient == self.patient), default="9")
+        models = [one for one in alike if one.patient != self.patient and one.taken < own and one.status in VALID]
+        value, unit = _USUAL[self.concept.code]
+        taken = f"{since}T12:00:00Z"
+        if models:
+            model = seeded_random(self.id).choice(models)
+            value, unit, taken = model.value, model.unit, model.taken
+        return result_resource(
+            Result(
+                id=self.id,
+                patient=self.patient,
+                concept=self.concept,
+                value=value,
+                unit=unit,
+                status="final",
+                taken=taken,
+            )
+        )
 
 
 def result_resource(one: Result) -> Resource:

@@ -152,5 +152,5 @@ class OrderSetJudge:
         return (
             self._log.has_seen(decided_by(request.ask, self._scene, obstacle.points))
             and all(any(one in records for one in group for records in known) for group in obstacle.records)
-            and all(self._log.lookups_of(one) for one in obstacle.missing)
+            and all(self._log.lookups_of(one.resource(self._scene.results)) for one in obstacle.missing)
         )

@@ -16,21 +16,11 @@ from fhir_gym.tasks.packs.shift.charts import (
     VALID,
     WEIGHT,
     EarlierOrder,
+    MissingResult,
     OrdersScene,
     Result,
-    result_resource,
-    supposed_result,
 )
-from fhir_gym.tasks.packs.shift.formulary import (
-    CREATININE_MARGIN,
-    LOINC,
-    RXNORM,
-    STEP,
-    UMOL_PER_MG,
-    WEIGHT_MARGIN,
-    Formulary,
-    Item,
-)
+from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, LOINC, RXNORM, STEP, WEIGHT_MARGIN, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import Ask
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
@@ -222,13 +212,13 @@ class Obstacle:
         name: The cause.
         points: The points of the policies that lead to it.
         records: Groups of references. An agent knows the cause if it has seen a record of each group.
-        missing: Records that do not exist. If one of them existed, the cause would not apply.
+        missing: Results that do not exist. If one of them existed, the cause would not apply.
     """
 
     name: str
     points: tuple[str, ...] = ()
     records: tuple[tuple[str, ...], ...] = ()
-    missing: tuple[Resource, ...] = ()
+    missing: tuple[MissingResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,32 +311,11 @@ class SetCharts:
         weight = self._latest.get((patient, "weight"))
         first = self._today - timedelta(days=order_set.weight_days)
         if weight is None or date.fromisoformat(weight.taken[:10]) < first:
-            yield Obstacle("weight", ("weight",), missing=(self._absent(patient, WEIGHT, 70, "kg", first),))
+            yield Obstacle("weight", ("weight",), missing=(_absent(patient, WEIGHT, first),))
         if (patient, "creatinine") not in self._latest:
             oldest = self._today - timedelta(days=OLDEST_DAYS)
-            molar = self._absent(patient, CREATININE_MOLAR, round(UMOL_PER_MG), "umol/L", oldest)
-            yield Obstacle("creatinine", missing=(self._absent(patient, CREATININE, 1, "mg/dL", oldest), molar))
-
-    def _absent(self, patient: str, concept: Concept, value: float, unit: str, first: date) -> Resource:
-        """Return a valid result that does not exist; see `supposed_result`.
-
-        Args:
-            patient: Id of the patient.
-            concept: What is measured.
-            value: The usual value.
-            unit: The unit of the value.
-            first: The first day on which the result counts.
-        """
-        usual = Result(
-            id=f"valid-{concept.code}-{patient}-{first}",
-            patient=patient,
-            concept=concept,
-            value=value,
-            unit=unit,
-            status="final",
-            taken=f"{first}T12:00:00Z",
-        )
-        return result_resource(supposed_result(usual, self._results, first.isoformat()))
+            both = (_absent(patient, one, oldest) for one in (CREATININE, CREATININE_MOLAR))
+            yield Obstacle("creatinine", missing=tuple(both))
 
     def has_weight(self, patient: str) -> bool:
         """Whether a patient has a valid weight, of whatever age."""
@@ -354,7 +323,12 @@ class SetCharts:
 
     def missing_results(self, order_set: OrderSet, patient: str) -> list[Resource]:
         """Return the results that do not exist and that the order set needs."""
-        return [found for one in self._obstacles(order_set, patient, "", ()) for found in one.missing]
+        missing = (one for obstacle in self._obstacles(order_set, patient, "", ()) for one in obstacle.missing)
+        return [one.resource(self._results) for one in missing]
+
+
+def _absent(patient: str, concept: Concept, first: date) -> MissingResult:
+    return MissingResult(f"valid-{concept.code}-{patient}-{first}", patient, concept, first)
 
 
 def _declined(outcome: str, obstacles: Sequence[Obstacle]) -> SetDecision:

@@ -15,12 +15,11 @@ from fhir_gym.tasks.packs.shift.charts import (
     VALID,
     WEIGHT,
     EarlierOrder,
+    MissingResult,
     OrdersScene,
     Result,
-    result_resource,
-    supposed_result,
 )
-from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, UMOL_PER_MG, WEIGHT_MARGIN, Item
+from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, WEIGHT_MARGIN, Item
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.order_reader import OrderReader
@@ -59,12 +58,12 @@ class Cause:
     Attributes:
         name: One of `CAUSES`, or ``duplicate``.
         records: References to the records that show the cause; each of them suffices.
-        missing: Records that do not exist. If one of them existed, the cause would not apply.
+        missing: Results that do not exist. If one of them existed, the cause would not apply.
     """
 
     name: str
     records: tuple[str, ...] = ()
-    missing: tuple[Resource, ...] = ()
+    missing: tuple[MissingResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,34 +132,26 @@ class Charts:
             if found := tuple(f"AllergyIntolerance/{one.id}" for one in allergies if one.drug in group):
                 yield Cause("allergy", found)
             if (patient, "weight") not in self._latest:
-                yield Cause("no weight", missing=(self._absent(item, patient, WEIGHT, 70, "kg"),))
+                yield Cause("no weight", missing=(self._absent(item, patient, WEIGHT),))
         pregnancies = [one.id for one in self._scene.diagnoses if one.patient == patient and one.is_pregnancy]
         if pregnancies and not item.pregnancy:
             yield Cause("pregnancy", tuple(f"Condition/{id}" for id in pregnancies))
         if item.limit:
             creatinine = self._latest.get((patient, "creatinine"))
             if creatinine is None:
-                molar = self._absent(item, patient, CREATININE_MOLAR, round(UMOL_PER_MG), "umol/L")
-                yield Cause("no creatinine", missing=(self._absent(item, patient, CREATININE, 1, "mg/dL"), molar))
+                both = (self._absent(item, patient, one) for one in (CREATININE, CREATININE_MOLAR))
+                yield Cause("no creatinine", missing=tuple(both))
             elif creatinine.amount > item.limit and not item.halved:
                 yield Cause("creatinine", (f"Observation/{creatinine.id}",))
 
     def missing_results(self, item: Item, patient: str) -> list[Resource]:
         """Return the results that do not exist and that an order needs."""
-        return [found for cause in self.restrictions(item, patient, ()) for found in cause.missing]
+        missing = (one for cause in self.restrictions(item, patient, ()) for one in cause.missing)
+        return [one.resource(self._scene.results) for one in missing]
 
-    def _absent(self, item: Item, patient: str, concept: Concept, value: float, unit: str) -> Resource:
-        """Return a valid result that does not exist; see `supposed_result`."""
-        usual = Result(
-            id=f"valid-{concept.code}-{item.code}-{patient}",
-            patient=patient,
-            concept=concept,
-            value=value,
-            unit=unit,
-            status="final",
-            taken=instant(self._now - timedelta(days=OLDEST_DAYS)),
-        )
-        return result_resource(supposed_result(usual, self._scene.results))
+    def _absent(self, item: Item, patient: str, concept: Concept) -> MissingResult:
+        first = (self._now - timedelta(days=OLDEST_DAYS)).date()
+        return MissingResult(f"valid-{concept.code}-{item.code}-{patient}", patient, concept, first)
 
 
 def _references(item: Item, ids: Iterable[str]) -> tuple[str, ...]:
@@ -261,5 +252,5 @@ class OrderJudge:
     def _knows(self, cause: Cause) -> bool:
         """Whether the agent saw or wrote a record that shows a cause, or looked for the missing records."""
         if cause.missing:
-            return all(self._log.lookups_of(one) for one in cause.missing)
+            return all(self._log.lookups_of(one.resource(self._scene.results)) for one in cause.missing)
         return any(one in self._log.seen or one in self._reader.new for one in cause.records)

@@ -54,11 +54,18 @@ class EpisodeLog:
         end: The end state of the episode.
         counterfactuals: Function that returns records that do not exist, for requests that are declined; see
             `lookups_of`.
+        report: Function that returns the number of the write with which the agent reported the outcome of a request;
+            None if it reports all outcomes at the end.
     """
 
-    def __init__(self, end: EndState, counterfactuals: Callable[[], Iterable[Resource]] = tuple) -> None:
+    def __init__(
+        self,
+        end: EndState,
+        counterfactuals: Callable[[], Iterable[Resource]] = tuple,
+        report: Callable[[object], int | None] = lambda _: None,
+    ) -> None:
         self.end = end
-        self._counterfactuals = counterfactuals
+        self._counterfactuals, self._report = counterfactuals, report
         self._parsed = end.parsed or ParsedResponses()
         timeline = end.timeline
         self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
@@ -165,6 +172,16 @@ class EpisodeLog:
         """Return the references to the participants of an appointment."""
         participants = (one for one in appointment.get("participant", []) if isinstance(one, dict))
         return frozenset(who for one in participants if (who := self.end.refers(one.get("actor"))))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether other people write during the episode, and the agent chooses the order of the requests."""
+        return bool(self.end.timeline)
+
+    def writes_before_report(self, request: object) -> int:
+        """Return the number of writes before the agent reported the outcome of a request."""
+        report = self._report(request)
+        return len(self.writes) if report is None else report
 
     def writes_before(self, request: int) -> int:
         """Return the number of writes before a request."""

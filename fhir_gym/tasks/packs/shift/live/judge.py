@@ -58,7 +58,13 @@ class LiveJudge:
 
     def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: EndState) -> None:
         self._p, self._kinds, self._end = p, kinds, end
-        self.log = EpisodeLog(end, self._counterfactuals)
+        self.log = EpisodeLog(end, self._counterfactuals, self._report)
+
+    def _report(self, request: object) -> int | None:
+        """Return the number of the write with which the agent closed the Task of a request; None if it is open."""
+        one = next(one for one in self._p.requests if request in (one.request, one.first))
+        closing = self._closings[one.id]
+        return closing.write if closing else None
 
     def _counterfactuals(self) -> Iterable[Resource]:
         """Return the counterfactuals of all requests."""
@@ -257,7 +263,7 @@ class LiveJudge:
         if final[0] not in CLOSED or not closed[-1].by_agent:
             return None
         last = next(write for write in closed if write.by_agent)
-        return Closing(*final, closed[-1].request, self._time(last))
+        return Closing(*final, closed[-1].request, closed[-1].number, self._time(last))
 
     def _result(self, one: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
         """Return the result of a request."""

@@ -21,12 +21,14 @@ class Closing:
         status: The status of the Task.
         outcome: The reported outcome.
         request: Position of the closing request on the timeline.
+        write: Number of the closing write.
         at: Time of the agent's last update of the Task.
     """
 
     status: str
     outcome: str
     request: int
+    write: int
     at: datetime
 
 
