@@ -16,6 +16,8 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.store import Store
 from fhir_gym.fhir.urls import Pairs
+from fhir_gym.fhir.validation import check_valid
+from fhir_gym.types import Json
 
 Validation = Literal["hapi", "strict"]
 
@@ -105,6 +107,11 @@ class RequestContext:
     def doing(self, kind: Kind, resource_type: str = "", id: str = "", operation: str = "") -> None:
         """Log the interaction that the request attempts."""
         self.log = (Interaction(kind, resource_type, id, 0, "", operation),)
+
+    def check_valid(self, resource: Json, text: bytes = b"") -> None:
+        """In strict mode, refuse a resource that is not valid R4; see `fhir_gym.fhir.validation.check_valid`."""
+        if self.validation == "strict":
+            check_valid(resource, text)
 
     @property
     def now_text(self) -> str:

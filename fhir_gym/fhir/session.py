@@ -35,6 +35,7 @@ from fhir_gym.fhir.store.connections import unreadable
 from fhir_gym.fhir.store.update_times import update_stamp
 from fhir_gym.fhir.store.versions import versions, written_since
 from fhir_gym.fhir.urls import search_query
+from fhir_gym.fhir.validation import check_valid
 from fhir_gym.types import Json, Resource
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
@@ -182,9 +183,7 @@ class Session(FhirSession):
             batch: dict[tuple[str, str], Resource] = {}
             for given in resources:
                 if self.validation == "strict":
-                    from fhir_gym.fhir.validation import validate_strict  # this import takes a second
-
-                    validate_strict(given)
+                    check_valid(given)
                 resource = given if normal else serialization.normalise(given)
                 key = _key(resource)
                 if key in batch or len(batch) == _BATCH:
@@ -401,6 +400,8 @@ def _without_surrogates(request: Request) -> Request:
 
 def _failure(error: FhirError) -> Response:
     outcome = operation_outcome(error.diagnostics[:_MAX_DIAGNOSTICS], code=error.code)
+    if error.issues:
+        outcome["issue"] = error.issues
     return Response(error.status, error.headers, serialization.dumps(outcome))
 
 

@@ -42,7 +42,7 @@ _UNREADABLE = ("HAPI-0302", "HAPI-1882", "HAPI-1883", "HAPI-1940", "HAPI-1941", 
 def bundle(ctx: RequestContext) -> Response:
     """Run a batch or a transaction."""
     ctx.doing("other")
-    posted = parse_body(ctx.request, "Bundle", "TRANSACTION")
+    posted = parse_body(ctx, "Bundle", "TRANSACTION")
     kind = posted.get("type", "transaction")
     if kind not in ("batch", "transaction"):
         raise FhirError(400, f"HAPI-0527: Unable to process transaction where incoming Bundle.type = {kind}")

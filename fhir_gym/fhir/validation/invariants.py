@@ -1,0 +1,134 @@
+"""Invariants: those that nearly every element has as functions, all others by FHIRPath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from fhir_gym.fhir.definitions import Constraint
+from fhir_gym.fhir.validation.issues import Issues
+from fhir_gym.fhir.validation.tree import Node
+from fhir_gym.fhir.validation.xhtml import has_content, is_basic
+
+_STRUCTURE = "http://hl7.org/fhir/StructureDefinition"
+_ELE_1 = Constraint(
+    "ele-1", "error", "All FHIR elements must have a @value or children", "", f"{_STRUCTURE}/Element"
+)
+_EXT_1 = Constraint("ext-1", "error", "Must have either extensions or value[x], not both", "", f"{_STRUCTURE}/Extension")
+_ELSEWHERE = "dom-3"
+"""`references.check_orphans` checks it, as HAPI does outside FHIRPath."""
+
+
+def _has_content(node: Node) -> bool:
+    if node.text:
+        return True
+    return any(child.name != "id" or child.content for child in node.children)
+
+
+def _is_value_or_parts(node: Node) -> bool:
+    return bool(node.find_all("extension")) != (node.find("value") is not None)
+
+
+def _leads_to_contained(node: Node) -> bool:
+    reference = node.text_of("reference") or ""
+    return not reference.startswith("#") or reference[1:] in _contained_ids(node)
+
+
+def _contained_ids(node: Node) -> list[str]:
+    root = node
+    while root.parent is not None:
+        root = root.parent
+    return [id for one in root.find_all("contained") if (id := one.text_of("id")) is not None]
+
+
+def _contained_has_no(*path: str) -> Callable[[Node], bool]:
+    def check(node: Node) -> bool:
+        found = node.find_all("contained")
+        for name in path:
+            found = [inner for one in found for inner in one.find_all(name)]
+        return not found
+
+    return check
+
+
+def _has_narrative(node: Node) -> bool:
+    text = node.find("text")
+    return text is not None and text.find("div") is not None
+
+
+FUNCTIONS: Mapping[str, Callable[[Node], bool]] = {
+    "ele-1": _has_content,
+    "ext-1": _is_value_or_parts,
+    "ref-1": _leads_to_contained,
+    "dom-2": _contained_has_no("contained"),
+    "dom-4": lambda node: _contained_has_no("meta", "versionId")(node) and _contained_has_no("meta", "lastUpdated")(node),
+    "dom-5": _contained_has_no("meta", "security"),
+    "dom-6": _has_narrative,
+    "txt-1": lambda node: node.markup is not None and is_basic(node.markup),
+    "txt-2": lambda node: node.markup is not None and has_content(node.markup),
+}
+"""Invariants that are evaluated often, or by functions that only FHIR's FHIRPath has."""
+
+
+def check_element(node: Node, issues: Issues) -> None:
+    """Check what every element must fulfil: it has a value or children."""
+    _check(_ELE_1, node, "Element", issues)
+
+
+def check_extension_content(node: Node, issues: Issues) -> None:
+    """Check what every extension must fulfil: it has a value or extensions, not both."""
+    _check(_EXT_1, node, "Extension", issues)
+
+
+def check_constraints(constraints: tuple[Constraint, ...], node: Node, owner: str, issues: Issues) -> None:
+    """Check the invariants of an element; `owner` is the type that defines them."""
+    for constraint in constraints:
+        if constraint.key != _ELSEWHERE:
+            _check(constraint, node, owner, issues)
+
+
+def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> None:
+    function = FUNCTIONS.get(constraint.key)
+    if function(node) if function else holds(constraint, node):
+        return
+    source = constraint.source or f"{_STRUCTURE}/{owner}"
+    text = f"Constraint failed: {constraint.key}: '{constraint.human}'"
+    if constraint.source:
+        text += f" (defined in {constraint.source})"
+    if constraint.key == "ref-1":
+        log = f" (url: {(node.text_of('reference') or '')[1:]}; ids: {', '.join(_contained_ids(node))})"
+        text += f"{log} (log: {log})"
+    if constraint.advice:
+        text += " (Best Practice Recommendation)"
+    severity = "warning" if constraint.advice or constraint.severity == "warning" else "error"
+    issues.add(severity, node.path, text, f"{source}#{constraint.key}", node.steps)
+
+
+def holds(constraint: Constraint, node: Node) -> bool:
+    """Evaluate an invariant by FHIRPath; what cannot be evaluated does not hold, as in HAPI."""
+    root = node
+    while root.parent is not None:
+        root = root.parent
+    variables = {"resource": node.resource.json(), "rootResource": root.json()}
+    try:
+        result = _compiled(constraint.expression)(_typed(node), variables)
+    except Exception:  # the library raises exceptions of its own and Python's for values of the wrong type
+        return False
+    return result == [] or result == [True]
+
+
+def _typed(node: Node) -> Any:
+    from fhirpathpy.engine.nodes import ResourceNode
+
+    data = node.json()
+    return data if node.is_resource else ResourceNode.create_node(data, node.content or node.type)
+
+
+@cache
+def _compiled(expression: str) -> Callable[[Any, Mapping[str, Any]], list[Any]]:
+    import fhirpathpy
+    from fhirpathpy.models import models
+
+    compiled: Callable[[Any, Mapping[str, Any]], list[Any]] = fhirpathpy.compile(expression, models["r4"])
+    return compiled
