@@ -115,7 +115,7 @@ def holds(constraint: Constraint, node: Node) -> bool:
         result = _compiled(constraint.expression)(_typed(node), variables)
     except Exception:  # the library raises exceptions of its own and Python's for values of the wrong type
         return False
-    return result == [] or result == [True]
+    return result == [True]
 
 
 def _typed(node: Node) -> Any:
@@ -130,5 +130,21 @@ def _compiled(expression: str) -> Callable[[Any, Mapping[str, Any]], list[Any]]:
     import fhirpathpy
     from fhirpathpy.models import models
 
-    compiled: Callable[[Any, Mapping[str, Any]], list[Any]] = fhirpathpy.compile(expression, models["r4"])
+    options = {"userInvocationTable": _FHIR_FUNCTIONS}
+    compiled: Callable[[Any, Mapping[str, Any]], list[Any]] = fhirpathpy.compile(expression, models["r4"], options)
     return compiled
+
+
+def _has_value(inputs: list[Any]) -> list[bool]:
+    return [len(inputs) == 1 and not isinstance(inputs[0], dict)]
+
+
+def _resolve(inputs: list[Any]) -> list[Any]:
+    return []  # references to other resources are not followed
+
+
+_FHIR_FUNCTIONS = {
+    "hasValue": {"fn": _has_value, "arity": {0: []}},
+    "resolve": {"fn": _resolve, "arity": {0: []}},
+}
+"""The functions that FHIR adds to FHIRPath and that the library does not have."""

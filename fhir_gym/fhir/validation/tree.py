@@ -18,6 +18,7 @@ from fhir_gym.fhir.validation.xhtml import Markup, MarkupError, parse_markup
 _NUMBERS = frozenset({"integer", "unsignedInt", "positiveInt", "decimal"})
 _PRIMITIVE_CHILDREN = "Element"
 _STEM = "[x]"
+_ABSENT = object()
 
 
 class Node:
@@ -212,7 +213,8 @@ class _Reader:
             return
         steps = (*parent.steps, main or beside)
         if not element.many:
-            self._read_primitive(source, main, source.get(beside), element, parent, where, steps, None)
+            extra = source[beside] if beside else _ABSENT
+            self._read_primitive(source, main, extra, element, parent, where, steps, None)
             return
         shown = where.rpartition(".")[0]
         for key in filter(None, (main, beside)):
@@ -226,7 +228,8 @@ class _Reader:
             value = values[index] if index < len(values) else None
             extra = extras[index] if index < len(extras) else None
             given = {} if value is None else {main: value}
-            self._read_primitive(given, main, extra, element, parent, where, (*steps, index), index)
+            beside_it = _ABSENT if extra is None else extra
+            self._read_primitive(given, main, beside_it, element, parent, where, (*steps, index), index)
 
     def _read_complex(self, value: Any, element: Element, parent: Node, where: str, steps: Steps) -> None:
         if not element.many:
@@ -291,8 +294,7 @@ class _Reader:
             text = f"This property must be a simple value, not {describe(value)} ({element.name} at {where})"
             self.error(where, text, steps)
             return
-        given = index is None and not main or extra is not None
-        if given and not isinstance(extra, dict):
+        if extra is not _ABSENT and not isinstance(extra, dict):
             text = f"This property must be an object, not {describe(extra)} ({element.name} at {where})"
             self.error(where, text, steps)
             return
@@ -301,7 +303,7 @@ class _Reader:
         if value is not None:
             node.value, node.text = value, _text(value)
             self._check_scalar(value, node, where)
-        if given:
+        if extra is not _ABSENT:
             self.read_object(extra, node, where, path=_PRIMITIVE_CHILDREN)
 
     def _check_scalar(self, value: Any, node: Node, where: str) -> None:
