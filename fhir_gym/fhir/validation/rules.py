@@ -29,14 +29,14 @@ _RECOMMENDED = (
 
 def check_resource(node: Node, issues: Issues) -> None:
     """Check a resource, and the resources in it."""
+    if _is_profiled_for_another_type(node, issues):
+        return
     _check_id(node, issues)
     check_duplicates(node, issues)
     _check_elements(node, issues)
     if node.type == "Observation":
         _recommend(node, issues)
-    _check_profiles(node, issues)
-    if node.name != "contained" or node.find("contained"):
-        check_orphans(node, issues)
+    check_orphans(node, issues)
 
 
 def _check_id(node: Node, issues: Issues) -> None:
@@ -51,14 +51,17 @@ def _check_id(node: Node, issues: Issues) -> None:
         issues.add("error", id.path, text, "Resource_RES_ID_Malformed_Chars", id.steps)
 
 
-def _check_profiles(node: Node, issues: Issues) -> None:
-    """Report profiles that are made for another type; the rules of profiles are not checked."""
+def _is_profiled_for_another_type(node: Node, issues: Issues) -> bool:
+    """Report profiles that are made for another type; HAPI then checks nothing else. Their rules are not checked."""
     meta = node.find("meta")
+    before = len(issues)
     for profile in meta.find_all("profile") if meta else []:
         kind = profiled_type((profile.text or "").partition("|")[0])
         if kind is not None and kind != node.type:
-            text = f"Specified profile type was '{kind}' in profile '{profile.text}|4.0.1', but found type '{node.type}'"
+            found = f"profile '{profile.text}|4.0.1', but found type '{node.type}'"
+            text = f"Specified profile type was '{kind}' in {found}"
             issues.add("error", node.path, text, "Validation_VAL_Profile_WrongType", node.steps)
+    return len(issues) > before
 
 
 def _recommend(node: Node, issues: Issues) -> None:
@@ -100,7 +103,7 @@ def _check_missing(node: Node, issues: Issues) -> None:
 
 def _check_child(node: Node, issues: Issues) -> None:
     untyped = node.name in _UNTYPED and not node.content and (node.name == "id" or node.parent_type == "Extension")
-    if not untyped:
+    if not untyped and not node.is_resource:
         invariants.check_element(node, issues)
     invariants.check_constraints(constraints(node.definition), node, node.definition.partition(".")[0], issues)
     if node.is_resource:

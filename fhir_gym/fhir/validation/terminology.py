@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fhir_gym.fhir.definitions import Binding, binding, code_system, value_set
+from fhir_gym.fhir.serialization.primitives import is_blank
 from fhir_gym.fhir.validation.issues import Issues, Severity
 from fhir_gym.fhir.validation.tree import Node
 
@@ -36,8 +37,7 @@ def check_concept(node: Node, issues: Issues) -> None:
         return
     strength = bound.strength if bound else ""
     for coding in codings:
-        if coding.text_of("system") is None and coding.text_of("code") is not None:
-            _warn_no_system(node, issues)
+        _warn_without_system(node, coding, issues)
     if bound is not None:
         _report_expansion(node, codings, bound, issues)
     for coding in codings:
@@ -52,9 +52,9 @@ def check_concept(node: Node, issues: Issues) -> None:
 def check_coding(node: Node, issues: Issues) -> None:
     """Check a Coding or Quantity that is not part of a CodeableConcept."""
     system, code = node.text_of("system"), node.text_of("code")
-    if system is None and code is not None and node.type == "Coding":
-        _warn_no_system(node, issues)
-    if system is None or code is None:
+    if node.type == "Coding":
+        _warn_without_system(node, node, issues)
+    if not system or code is None:
         return
     bound = binding(node.definition)
     if bound is not None and _is_member(system, code, bound):
@@ -114,7 +114,9 @@ def _report_no_code(node: Node, bound: Binding, issues: Issues) -> None:
     issues.add(_SEVERITY[bound.strength], node.path, text, f"Terminology_TX_Code_{message}", node.steps)
 
 
-def _warn_no_system(node: Node, issues: Issues) -> None:
+def _warn_without_system(node: Node, coding: Node, issues: Issues) -> None:
+    if coding.text_of("code") is None or not is_blank(coding.text_of("system") or ""):
+        return
     text = "Coding has no system. A code with no system has no defined meaning, and it cannot be validated. "
     issues.add("warning", node.path, f"{text}A system should be provided", "", node.steps)
 
@@ -122,12 +124,22 @@ def _warn_no_system(node: Node, issues: Issues) -> None:
 def _report_expansion(node: Node, codings: list[Node], bound: Binding, issues: Issues) -> None:
     if bound.missing:
         text = f"Unable to expand ValueSet because CodeSystem could not be found: {bound.missing}"
-        issues.add("warning", node.path, text, _PASSED_ON, node.steps)
+    elif any(not coding.text_of("system") for coding in codings) and not _is_expandable(bound):
+        text = "Unable to expand value set"
+    else:
+        return
+    issues.add("warning", node.path, text, _PASSED_ON, node.steps)
+
+
+def _is_expandable(bound: Binding) -> bool:
+    """Return whether HL7 lists all codes of all systems in a value set, which HAPI needs to find a code's system."""
+    systems = [code_system(system) for system in value_set(bound.url) or {}]
+    return all(system is not None and system.content == "complete" for system in systems)
 
 
 def _report_code(node: Node, system: str | None, code: str | None, strength: str, issues: Issues) -> str:
     """Report a code that its system does not have, or whose system is unknown; return the message."""
-    if system is None or system in _BY_RULE:
+    if not system or system in _BY_RULE:
         return ""
     known = code_system(system)
     severity: Severity = "error"

@@ -104,15 +104,20 @@ class Node:
             return self.value
         found: dict[str, Any] = {"resourceType": self.type} if self.is_resource else {}
         for child in self.children:
-            key = child.element.name if child.element else child.name
-            many = child.element is not None and child.element.many
-            if child.value is not None or child.content:
-                value = child.json()
-                found.setdefault(key, []).append(value) if many else found.update({key: value})
-            if not child.content and child.children:
-                beside = {inner.name: inner.json() for inner in child.children}
-                found.setdefault(f"_{key}", []).append(beside) if many else found.update({f"_{key}": beside})
+            key, many = (child.element.name, child.element.many) if child.element else (child.name, False)
+            if child.content or not (child.children or child.value is None):
+                _put(found, key, child.json(), many)
+            else:  # the id and extensions of a primitive are beside its value
+                _put(found, key, child.value, many)
+                _put(found, f"_{key}", {inner.name: inner.json() for inner in child.children}, many)
         return found
+
+
+def _put(target: dict[str, Any], key: str, value: Any, many: bool) -> None:
+    if many:
+        target.setdefault(key, []).append(value)
+    elif value is not None:
+        target[key] = value
 
 
 @cache
