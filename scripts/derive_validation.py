@@ -58,8 +58,16 @@ def _constraints(package: Package) -> dict[str, Any]:
             for constraint in element.get("constraint", ()):
                 if constraint["key"] in _UNIVERSAL or not constraint.get("expression"):
                     continue
-                row = json.dumps([constraint["key"], constraint["severity"], constraint["human"],
-                                  constraint["expression"], constraint.get("source", ""), _is_advice(constraint)])
+                row = json.dumps(
+                    [
+                        constraint["key"],
+                        constraint["severity"],
+                        constraint["human"],
+                        constraint["expression"],
+                        constraint.get("source", ""),
+                        _is_advice(constraint),
+                    ]
+                )
                 number = rows.setdefault(row, len(rows))
                 by_path.setdefault(element["path"], []).append(number)
     return {"constraints": [json.loads(row) for row in rows], "constrained": dict(sorted(by_path.items()))}

@@ -111,7 +111,7 @@ class RequestContext:
     def check_valid(self, resource: Json, text: bytes = b"") -> None:
         """In strict mode, refuse a resource that is not valid R4; see `fhir_gym.fhir.validation.check_valid`."""
         if self.validation == "strict":
-            check_valid(resource, text)
+            check_valid(resource, text, self.store.spend)
 
     @property
     def now_text(self) -> str:

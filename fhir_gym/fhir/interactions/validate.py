@@ -48,7 +48,7 @@ def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) 
         raise FhirError(422, "HAPI-0997: Resource has an ID - ID must not be populated for a FHIR create")
     if mode == "update" and not resource.get("id"):
         raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
-    found = described(validate(serialization.read_body(text)), text)
+    found = described(validate(serialization.read_body(text), ctx.store.spend), text)
     return _outcome(found or [{**_INFORMATION, "diagnostics": "No issues detected during validation"}])
 
 

@@ -9,7 +9,18 @@ from fhir_gym.fhir.serialization.numbers import Number
 from fhir_gym.fhir.serialization.resource import ResourceParser
 from fhir_gym.types import Json, Resource
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Number", "dumps", "is_normal", "loads", "normalise", "parse_resource", "pretty", "read_body"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Number",
+    "dumps",
+    "is_normal",
+    "loads",
+    "normalise",
+    "parse_resource",
+    "pretty",
+    "read_body",
+]
 
 MAX_BYTES = 16 * 1024 * 1024
 """Maximum size of a body."""

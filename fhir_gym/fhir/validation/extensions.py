@@ -23,7 +23,9 @@ def check_extension(node: Node, issues: Issues) -> None:
         issues.add("error", node.path, text, "Extension_EXT_Url_NotFound", node.steps)
         return
     if not nested and not is_absolute(url):
-        issues.add("error", node.path, "Extension.url must be an absolute URL", "Extension_EXT_URL_Absolute", node.steps)
+        issues.add(
+            "error", node.path, "Extension.url must be an absolute URL", "Extension_EXT_URL_Absolute", node.steps
+        )
         return
     definition = extension(url.partition("|")[0]) if is_absolute(url) else None
     if definition is not None:
@@ -75,12 +77,12 @@ def _check_parts(node: Node, url: str, definition: ExtensionDefinition, issues: 
             where = f"{part.path}[url='{name}']"
             issues.add("error", where, text, "Extension_EXT_SubExtension_Invalid", part.steps)
     for name, known in definition.parts.items():
-        count = given.get(name, 0)
+        count, label = given.get(name, 0), f"Extension.extension:{name}"
         if count < known.least:
-            text = f"Extension.extension:{name}: minimum required = {known.least}, but only found {count} (from {url}|4.0.1)"
+            text = f"{label}: minimum required = {known.least}, but only found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Minimum", node.steps)
         if known.most != "*" and count > int(known.most):
-            text = f"Extension.extension:{name}: max allowed = {known.most}, but found {count} (from {url}|4.0.1)"
+            text = f"{label}: max allowed = {known.most}, but found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Maximum", node.steps)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from fhir_gym.fhir.definitions import Constraint
-from fhir_gym.fhir.validation.issues import Issues
+from fhir_gym.fhir.validation.issues import Issues, Severity
+from fhir_gym.fhir.validation.ordering import in_order, quantities_in_order
 from fhir_gym.fhir.validation.tree import Node
 from fhir_gym.fhir.validation.xhtml import has_content, is_basic
 
 _STRUCTURE = "http://hl7.org/fhir/StructureDefinition"
-_ELE_1 = Constraint(
-    "ele-1", "error", "All FHIR elements must have a @value or children", "", f"{_STRUCTURE}/Element"
+_ELE_1 = Constraint("ele-1", "error", "All FHIR elements must have a @value or children", "", f"{_STRUCTURE}/Element")
+_EXT_1 = Constraint(
+    "ext-1", "error", "Must have either extensions or value[x], not both", "", f"{_STRUCTURE}/Extension"
 )
-_EXT_1 = Constraint("ext-1", "error", "Must have either extensions or value[x], not both", "", f"{_STRUCTURE}/Extension")
+_TERM = re.compile(r"(\w+)\.(exists|empty)\(\)")
+_STEPS_OF_AN_EVALUATION = 1_500
+_SHOWN_IDS = 20
 _SKIPPED = frozenset({"dom-3", "con-3"})
 """`references.check_orphans` checks dom-3. con-3 compares a concept with a text, which HAPI finds always true."""
 
@@ -41,14 +46,7 @@ def _is_value_or_parts(node: Node) -> bool:
 
 def _leads_to_contained(node: Node) -> bool:
     reference = node.text_of("reference") or ""
-    return not reference.startswith("#") or reference == "#" or reference[1:] in _contained_ids(node)
-
-
-def _contained_ids(node: Node) -> list[str]:
-    root = node
-    while root.parent is not None:
-        root = root.parent
-    return [id for one in root.find_all("contained") if (id := one.text_of("id")) is not None]
+    return not reference.startswith("#") or reference == "#" or reference[1:] in node.root.contained
 
 
 def _contained_has_no(*path: str) -> Callable[[Node], bool]:
@@ -68,18 +66,50 @@ def _has_narrative(node: Node) -> bool:
     return text is not None and text.find("div") is not None
 
 
+def _in_order(first: str, second: str) -> Callable[[Node], bool]:
+    """Return the check that a time is not after another; as in HAPI, it fails if their precision does not tell."""
+
+    def check(node: Node) -> bool:
+        start, end = node.text_of(first), node.text_of(second)
+        return start is None or end is None or bool(in_order(start, end))
+
+    return check
+
+
+def _range_in_order(node: Node) -> bool:
+    low, high = node.find("low"), node.find("high")
+    return low is None or high is None or quantities_in_order(low, high)
+
+
+def _offset_fits(node: Node) -> bool:
+    events = {event.text for event in node.find_all("when")}
+    return node.find("offset") is None or bool(events - _MEALS)
+
+
+_MEALS = frozenset({"C", "CM", "CD", "CV"})
+
 FUNCTIONS: Mapping[str, Callable[[Node], bool]] = {
     "ele-1": _has_content,
     "ext-1": _is_value_or_parts,
     "ref-1": _leads_to_contained,
     "dom-2": _contained_has_no("contained"),
-    "dom-4": lambda node: _contained_has_no("meta", "versionId")(node) and _contained_has_no("meta", "lastUpdated")(node),
+    "dom-4": lambda node: (
+        _contained_has_no("meta", "versionId")(node) and _contained_has_no("meta", "lastUpdated")(node)
+    ),
     "dom-5": _contained_has_no("meta", "security"),
     "dom-6": _has_narrative,
+    "per-1": _in_order("start", "end"),
+    "mdd-1": _in_order("whenPrepared", "whenHandedOver"),
+    "lastModified.exists().not() or authoredOn.exists().not() or lastModified >= authoredOn": _in_order(
+        "authoredOn", "lastModified"
+    ),
+    "rng-2": _range_in_order,
+    "tim-9": _offset_fits,
     "txt-1": lambda node: node.markup is not None and is_basic(node.markup),
     "txt-2": lambda node: node.markup is not None and has_content(node.markup),
 }
-"""Invariants that are evaluated often, or by functions that only FHIR's FHIRPath has."""
+"""Invariants by key, or by expression where several have the key: those that are evaluated often, those whose functions
+only FHIR's FHIRPath has, and those that compare times or quantities, which the library compares as texts."""
 
 
 def check_element(node: Node, issues: Issues) -> None:
@@ -100,7 +130,9 @@ def check_constraints(constraints: tuple[Constraint, ...], node: Node, owner: st
 
 
 def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> None:
-    function = FUNCTIONS.get(constraint.key)
+    function = function_of(constraint)
+    if function is None:
+        issues.spend(_STEPS_OF_AN_EVALUATION)
     if function(node) if function else holds(constraint, node):
         return
     source = constraint.source or f"{_STRUCTURE}/{owner}"
@@ -108,12 +140,29 @@ def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> No
     if constraint.source:
         text += f" (defined in {constraint.source})"
     if constraint.key == "ref-1":
-        log = f" (url: {(node.text_of('reference') or '')[1:]}; ids: {', '.join(_contained_ids(node))})"
+        ids = ", ".join(list(node.root.contained)[:_SHOWN_IDS])
+        log = f" (url: {(node.text_of('reference') or '')[1:]}; ids: {ids})"
         text += f"{log} (log: {log})"
     if constraint.advice:
         text += " (Best Practice Recommendation)"
-    severity = "warning" if constraint.advice or constraint.severity == "warning" else "error"
+    severity: Severity = "warning" if constraint.advice or constraint.severity == "warning" else "error"
     issues.add(severity, node.path, text, f"{source}#{constraint.key}", node.steps)
+
+
+def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:
+    """Return the function that evaluates an invariant, if it is not evaluated by FHIRPath."""
+    found = FUNCTIONS.get(constraint.key) or FUNCTIONS.get(constraint.expression)
+    return found or presence(constraint.expression)
+
+
+@cache
+def presence(expression: str) -> Callable[[Node], bool] | None:
+    """Return a function for an expression that only asks whether elements are there, such as most of them are."""
+    terms = [_TERM.fullmatch(term) for term in expression.split(" or ")]
+    wanted = [(term[1], term[2] == "exists") for term in terms if term]
+    if len(wanted) < len(terms):
+        return None
+    return lambda node: any((node.find(name) is not None) == there for name, there in wanted)
 
 
 def expression_of(constraint: Constraint) -> str:
@@ -123,23 +172,24 @@ def expression_of(constraint: Constraint) -> str:
 
 
 def holds(constraint: Constraint, node: Node) -> bool:
-    """Evaluate an invariant by FHIRPath; what cannot be evaluated does not hold, as in HAPI."""
-    root = node
-    while root.parent is not None:
-        root = root.parent
-    variables = {"resource": node.resource.json(), "rootResource": root.json()}
+    """Evaluate an invariant by FHIRPath: as in HAPI, it must be true, and empty is not true.
+
+    Values of the wrong type, which are reported elsewhere, may make the evaluation fail; the invariant then holds.
+    """
+    variables = {"resource": node.resource.cached_json, "rootResource": node.root.cached_json}
     try:
         result = _compiled(expression_of(constraint))(_typed(node), variables)
-    except Exception:  # the library raises exceptions of its own and Python's for values of the wrong type
-        return False
+    except Exception:  # the library raises many kinds
+        return True
     return result == [True]
 
 
 def _typed(node: Node) -> Any:
+    if node.is_resource:
+        return node.cached_json
     from fhirpathpy.engine.nodes import ResourceNode
 
-    data = node.json()
-    return data if node.is_resource else ResourceNode.create_node(data, node.content or node.type)
+    return ResourceNode(node.json(), node.content or node.type)
 
 
 @cache
@@ -147,7 +197,7 @@ def _compiled(expression: str) -> Callable[[Any, Mapping[str, Any]], list[Any]]:
     import fhirpathpy
     from fhirpathpy.models import models
 
-    options = {"userInvocationTable": _FHIR_FUNCTIONS}
+    options = {"userInvocationTable": _FHIR_FUNCTIONS, "traceFn": lambda label, value: None}
     compiled: Callable[[Any, Mapping[str, Any]], list[Any]] = fhirpathpy.compile(expression, models["r4"], options)
     return compiled
 
@@ -160,8 +210,5 @@ def _resolve(inputs: list[Any]) -> list[Any]:
     return []  # references to other resources are not followed
 
 
-_FHIR_FUNCTIONS = {
-    "hasValue": {"fn": _has_value, "arity": {0: []}},
-    "resolve": {"fn": _resolve, "arity": {0: []}},
-}
+_FHIR_FUNCTIONS = {"hasValue": {"fn": _has_value, "arity": {0: []}}, "resolve": {"fn": _resolve, "arity": {0: []}}}
 """The functions that FHIR adds to FHIRPath and that the library does not have."""

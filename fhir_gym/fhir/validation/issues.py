@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "information"]
 Steps = tuple[str | int, ...]
 """Keys and list positions that lead to a value in the JSON."""
+
+_STEPS_OF_AN_ISSUE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +33,25 @@ class Issue:
 
 
 class Issues(list[Issue]):
-    """The findings of one validation, in order, each once."""
+    """The findings of one validation, in order, each once.
+
+    Args:
+        spend: Function that is told the work of the validation, in steps of about a tenth of a microsecond, and may
+            raise.
+    """
+
+    def __init__(self, spend: Callable[[int], None]) -> None:
+        super().__init__()
+        self.spend = spend
+        self._known: set[Issue] = set()
 
     def add(self, severity: Severity, path: str, text: str, message: str = "", steps: Steps = ()) -> None:
         """Add a finding unless the same is there."""
         issue = Issue(severity, path, text, message, steps)
         if issue not in self._known:
+            self.spend(_STEPS_OF_AN_ISSUE)
             self._known.add(issue)
             self.append(issue)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: set[Issue] = set()
 
     @property
     def errors(self) -> list[Issue]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fhir_gym.fhir.validation.issues import Issues
 from fhir_gym.fhir.validation.tree import Node
 from fhir_gym.fhir.validation.xhtml import ELEMENTS, NAMESPACE, Markup
@@ -65,11 +67,16 @@ def _check_link(node: Node, path: str, element: Markup, issues: Issues) -> None:
 
 def _resolves(node: Node, fragment: str) -> bool:
     """Return whether an element of the resource or of its narrative has an id."""
-    for inner in node.resource.walk():
-        if inner.name == "id" and inner.text == fragment:
-            return True
-        if inner.markup is not None:
+    resource = node.resource
+    if "fragments" not in resource.cache:
+        resource.cache["fragments"] = frozenset(_fragments(resource))
+    return fragment in resource.cache["fragments"]
+
+
+def _fragments(resource: Node) -> Iterator[str]:
+    for inner in resource.walk():
+        if inner.name == "id" and inner.text:
+            yield inner.text
+        elif inner.markup is not None:
             for _, element in inner.markup.walk():
-                if fragment in (element.attributes.get("id"), element.attributes.get("name")):
-                    return True
-    return False
+                yield from (element.attributes[name] for name in ("id", "name") if name in element.attributes)

@@ -152,7 +152,7 @@ def _instant(text: str) -> Iterator[Problem]:
 
 def _is_day(date: str) -> bool:
     parts = date.split("-")
-    return len(parts) < 3 or int(parts[0]) > 0 and int(parts[2]) <= monthrange(int(parts[0]), int(parts[1]))[1]
+    return len(parts) < 3 or (int(parts[0]) > 0 and int(parts[2]) <= monthrange(int(parts[0]), int(parts[1]))[1])
 
 
 def _time(text: str) -> Iterator[Problem]:

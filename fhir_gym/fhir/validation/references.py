@@ -43,7 +43,7 @@ def _contained(node: Node, id: str) -> Node | None:
     root = _container(node)
     if not id:
         return root
-    return next((one for one in root.find_all("contained") if one.text_of("id") == id), None)
+    return root.contained.get(id)
 
 
 def _container(node: Node) -> Node:

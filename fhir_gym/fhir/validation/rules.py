@@ -127,7 +127,7 @@ def _check_type(node: Node, issues: Issues) -> None:
     """Check what HAPI knows of a data type beyond its definition."""
     if node.type == "CodeableConcept":
         check_concept(node, issues)
-    elif node.type == "Coding" and node.parent_type != "CodeableConcept" or node.type == "Quantity":
+    elif (node.type == "Coding" and node.parent_type != "CodeableConcept") or node.type == "Quantity":
         check_coding(node, issues)
     elif node.type == "Reference":
         check_reference(node, issues)

@@ -12,9 +12,7 @@ from fhir_gym.fhir.validation.tree import Node
 _PASSED_ON = "Terminology_PassThrough_TX_Message"
 _LANGUAGES = "urn:ietf:bcp:47"
 # Systems that HAPI validates by rules and that HL7 does not list.
-_BY_RULE = frozenset(
-    {"http://unitsofmeasure.org", "urn:ietf:bcp:13", "urn:iso:std:iso:4217", "urn:iso:std:iso:3166"}
-)
+_BY_RULE = frozenset({"http://unitsofmeasure.org", "urn:ietf:bcp:13", "urn:iso:std:iso:4217", "urn:iso:std:iso:3166"})
 _SEVERITY: dict[str, Severity] = {"required": "error", "extensible": "warning", "preferred": "information"}
 _NUMBER = {"required": 1, "extensible": 2, "preferred": 3}
 _SUITABLE = "unless it has no suitable code (note that the validator cannot judge what is suitable)"

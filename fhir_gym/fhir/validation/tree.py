@@ -18,7 +18,12 @@ from fhir_gym.fhir.validation.xhtml import Markup, MarkupError, parse_markup
 _NUMBERS = frozenset({"integer", "unsignedInt", "positiveInt", "decimal"})
 _PRIMITIVE_CHILDREN = "Element"
 _STEM = "[x]"
-_ABSENT = object()
+_STEPS_OF_AN_ELEMENT = 40
+_ABSENT: Any = object()
+
+
+MAX_DEPTH = 60
+"""The deepest nesting of objects that is read; valid records have about ten levels."""
 
 
 class Node:
@@ -40,8 +45,8 @@ class Node:
     """
 
     __slots__ = (
-        "children", "content", "definition", "element", "markup", "name", "parent", "path", "steps", "text", "type",
-        "value",
+        "cache", "children", "content", "definition", "element", "markup", "name", "parent", "path", "steps", "text",
+        "type", "value",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: str, path: str, steps: Steps, parent: Node | None, element: Element | None):
@@ -57,6 +62,34 @@ class Node:
         self.text: str | None = None
         self.value: Any = None
         self.markup: Markup | None = None
+        self.cache: dict[str, Any] = {}
+
+    @property
+    def cached_json(self) -> Any:
+        """The element as JSON; it is built once, as many invariants look at the whole resource."""
+        if "json" not in self.cache:
+            self.cache["json"] = self.json()
+        return self.cache["json"]
+
+    @property
+    def contained(self) -> Mapping[str, Node]:
+        """The resources that this one contains, by id; the first of several with an id."""
+        if "contained" not in self.cache:
+            found: dict[str, Node] = {}
+            for one in self.find_all("contained"):
+                if (id := one.text_of("id")) is not None:
+                    found.setdefault(id, one)
+            self.cache["contained"] = found
+        contained: Mapping[str, Node] = self.cache["contained"]
+        return contained
+
+    @property
+    def root(self) -> Node:
+        """The resource that was sent."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
 
     @property
     def is_resource(self) -> bool:
@@ -165,6 +198,7 @@ class _Reader:
 
     def __init__(self, issues: Issues) -> None:
         self.issues = issues
+        self.depth = 0
 
     def error(self, path: str, text: str, steps: Steps, message: str = "") -> None:
         self.issues.add("error", path, text, message, steps)
@@ -258,12 +292,18 @@ class _Reader:
             text = f"The property {element.name} must be {wanted}, not {describe(value)} (at {where})"
             self.error(where, text, steps)
             return
+        if self.depth == MAX_DEPTH:
+            self.error(where, f"The element is nested deeper than {MAX_DEPTH} levels", steps)
+            return
+        self.issues.spend(_STEPS_OF_AN_ELEMENT)
         node = _child(element, parent, steps, index)
         parent.children.append(node)
+        self.depth += 1
         if element.type == "Resource":
             self._read_resource(value, node, where)
         else:
             self.read_object(value, node, where)
+        self.depth -= 1
 
     def _read_resource(self, value: Mapping[str, Any], node: Node, where: str) -> None:
         if not value:
@@ -303,6 +343,7 @@ class _Reader:
             text = f"This property must be an object, not {describe(extra)} ({element.name} at {where})"
             self.error(where, text, steps)
             return
+        self.issues.spend(_STEPS_OF_AN_ELEMENT)
         node = _child(element, parent, steps, index)
         parent.children.append(node)
         if value is not None:

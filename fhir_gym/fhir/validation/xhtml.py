@@ -14,24 +14,29 @@ _XML_ENTITIES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 _SKIPPED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"))
 _MAX_DEPTH = 500
 
-ELEMENTS = frozenset(
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ELEMENTS = _names(
     "p br div h1 h2 h3 h4 h5 h6 a span b em i strong small big tt dfn q var abbr acronym cite blockquote hr address "
     "bdo kbd sub sup ul ol li dl dt dd pre table caption colgroup col thead tr tfoot tbody th td code samp img map "
-    "area".split()
+    "area"
 )
 """The elements that FHIR allows in a narrative: chapters 7 to 11 and 15 of HTML 4.0."""
 
-ATTRIBUTES = frozenset(
+ATTRIBUTES = _names(
     "title style class id idref lang xml:lang dir accesskey tabindex span width align valign char charoff abbr axis "
-    "headers scope rowspan colspan".split()
+    "headers scope rowspan colspan"
 )
 """The attributes that FHIR allows on each element."""
 
-_OWN_ATTRIBUTES = frozenset(
+_OWN_ATTRIBUTES = _names(
     "a.href a.name img.src img.border div.xmlns blockquote.cite q.cite a.charset a.type a.hreflang a.rel a.rev a.shape "
     "a.coords img.alt img.longdesc img.height img.width img.usemap img.ismap map.name area.shape area.coords area.href "
     "area.nohref area.alt table.summary table.width table.border table.frame table.rules table.cellspacing "
-    "table.cellpadding pre.space td.nowrap".split()
+    "table.cellpadding pre.space td.nowrap"
 )
 
 
