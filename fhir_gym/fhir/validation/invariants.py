@@ -187,9 +187,10 @@ def holds(constraint: Constraint, node: Node) -> bool:
 def _typed(node: Node) -> Any:
     if node.is_resource:
         return node.cached_json
-    from fhirpathpy.engine.nodes import ResourceNode
+    from fhirpathpy.engine import nodes
 
-    return ResourceNode(node.json(), node.content or node.type)
+    make: Any = nodes.ResourceNode
+    return make(node.json(), node.content or node.type)
 
 
 @cache
