@@ -86,6 +86,7 @@ class RequestContext:
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.
         validation: The validation mode of writes.
+        identifier_of_type: Whether searches may have the modifier `:of-type`.
         pretty_default: Whether to indent the answer to a request without `_pretty`; HAPI does this over HTTP. If so,
             page links contain `_pretty=true`.
         log: The interactions attempted so far; after the request, the interactions carried out. An interaction without
@@ -101,6 +102,7 @@ class RequestContext:
     limits: Limits = field(default_factory=Limits)
     searches: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     validation: Validation = "hapi"
+    identifier_of_type: bool = False
     pretty_default: bool = False
     log: tuple[Interaction, ...] = ()
 
