@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from fhir_gym.fhir.validation.issues import Issue, Steps
 from fhir_gym.types import Json
@@ -44,22 +45,22 @@ def _described(issue: Issue, text: str, end: int) -> Json:
 
 def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
     """Yield the end of each wanted value; what is not JSON gives wrong places, but no error."""
-    path: list[str | int] = []
-    key = ""
+    path: list[str | int | None] = []  # None where the name of a member comes next
+    name = ""
     for token in _TOKEN.finditer(text) if wanted else ():
         mark = token[0]
         if mark == "{":
-            path.append("")
+            path.append(None)
         elif mark == "[":
             path.append(0)
-        elif mark == ":":
-            path[-1:] = [key]
-        elif mark == ",":
-            if path and isinstance(path[-1], int):
-                path[-1] += 1
+        elif mark == ":" and path:
+            path[-1] = name
+        elif mark == "," and path:
+            path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
+        elif path and path[-1] is None and mark != "}":
+            name = mark[1:-1]
         else:
             if mark in "}]" and path:
                 path.pop()
-            key = mark[1:-1]
             if tuple(path) in wanted:
-                yield tuple(path), token.end()
+                yield cast(Steps, tuple(path)), token.end()
