@@ -33,6 +33,7 @@ _INTEGER = re.compile(r"-?[0-9]+")
 _OID = re.compile(r"[0-2](\.(0|[1-9][0-9]*))+")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:[^\s]+")
+_INTEGER_DIGITS = 11
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _REASONABLE_YEARS = range(1800, 2107)  # HAPI: until 80 years after the present, which was 2026 when it was recorded
 _LONGEST_TEXT = 1_048_576
@@ -80,7 +81,7 @@ def _check_absent(node: Node, issues: Issues) -> None:
 
 
 def _unreasonable(kind: str, text: str) -> Problem | None:
-    if kind in _TIMES and text[:4].isdigit() and int(text[:4]) not in _REASONABLE_YEARS:
+    if kind in _TIMES and re.match("[0-9]{4}", text) and int(text[:4]) not in _REASONABLE_YEARS:
         said = f"The value '{text}' is outside the range of reasonable years - check for data entry error"
         return "DateTime_Reasonable", said
     if kind in ("string", "markdown") and text.strip() != text:
@@ -167,7 +168,7 @@ def _boolean(text: str) -> Iterator[Problem]:
 
 def _at_least(least: int | None) -> Callable[[str], Iterator[Problem]]:
     def check(text: str) -> Iterator[Problem]:
-        if not _INTEGER.fullmatch(text) or not _INT_MIN <= int(text) <= _INT_MAX:
+        if not _INTEGER.fullmatch(text) or len(text) > _INTEGER_DIGITS or not _INT_MIN <= int(text) <= _INT_MAX:
             yield "Integer_Valid", f"The value '{text}' is not a valid integer"
         elif least is not None and int(text) < least:
             yield f"Integer_LT{least}", f"value is less than permitted minimum value of {least}"

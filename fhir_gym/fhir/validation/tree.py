@@ -252,8 +252,9 @@ class _Reader:
             return
         steps = (*parent.steps, main or beside)
         if not element.many:
+            value = source[main] if main else _ABSENT
             extra = source[beside] if beside else _ABSENT
-            self._read_primitive(source, main, extra, element, parent, where, steps, None)
+            self._read_primitive(value, extra, element, parent, where, steps, None)
             return
         shown = where.rpartition(".")[0]
         for key in filter(None, (main, beside)):
@@ -262,13 +263,13 @@ class _Reader:
                 text = f"{what} {element.name} must be a JSON Array, not {describe(source[key])} (at {shown})"
                 self.error(where, text, steps)
                 return
-        values, extras = source.get(main, []), source.get(beside, [])
+        values, extras = source[main] if main else [], source[beside] if beside else []
         for index in range(max(len(values), len(extras))):
-            value = values[index] if index < len(values) else None
-            extra = extras[index] if index < len(extras) else None
-            given = {} if value is None else {main: value}
-            beside_it = _ABSENT if extra is None else extra
-            self._read_primitive(given, main, beside_it, element, parent, where, (*steps, index), index)
+            value, extra = (  # in a list, null is no value
+                items[index] if index < len(items) and items[index] is not None else _ABSENT
+                for items in (values, extras)
+            )
+            self._read_primitive(value, extra, element, parent, where, (*steps, index), index)
 
     def _read_complex(self, value: Any, element: Element, parent: Node, where: str, steps: Steps) -> None:
         if not element.many:
@@ -323,19 +324,10 @@ class _Reader:
             self.read_object(value, node, where, resource_type=True)
 
     def _read_primitive(
-        self,
-        source: Mapping[str, Any],
-        main: str,
-        extra: Any,
-        element: Element,
-        parent: Node,
-        where: str,
-        steps: Steps,
-        index: int | None,
+        self, value: Any, extra: Any, element: Element, parent: Node, where: str, steps: Steps, index: int | None
     ) -> None:
-        """Read a primitive: its value at the key `main`, if there is one, and its id and extensions `extra`."""
-        value = source.get(main)
-        if main in source and (value is None or isinstance(value, list | dict)):
+        """Read a primitive: its value, and its id and extensions `extra`; one of them may be absent."""
+        if value is None or isinstance(value, list | dict):
             text = f"This property must be a simple value, not {describe(value)} ({element.name} at {where})"
             self.error(where, text, steps)
             return
@@ -346,7 +338,7 @@ class _Reader:
         self.issues.spend(_STEPS_OF_AN_ELEMENT)
         node = _child(element, parent, steps, index)
         parent.children.append(node)
-        if value is not None:
+        if value is not _ABSENT:
             node.value, node.text = value, _text(value)
             self._check_scalar(value, node, where)
         if extra is not _ABSENT:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fhir_gym.fhir import definitions
-from fhir_gym.fhir.serialization import loads
+from fhir_gym.fhir.serialization import Number, loads
 from fhir_gym.fhir.validation import Issues, validate
 
 SUBJECT = {"reference": "Patient/1"}
@@ -413,6 +413,20 @@ def test_a_parsed_resource_is_not_changed() -> None:
     before = repr(resource)
     validate(resource)
     assert repr(resource) == before
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        observation(**{"": 1}),
+        observation(valueInteger=Number("1" + "0" * 5_000)),
+        observation(effectiveDateTime="²²²²-01-01"),
+        observation(effectivePeriod={"start": "0000-01-01T00:00:00+99:99", "end": "2020"}),
+        patient(address=[{"": False, "line": ["x"]}]),
+    ],
+)
+def test_odd_values_are_errors_and_no_crash(resource: dict[str, Any]) -> None:
+    assert errors(resource) != []
 
 
 def test_deep_nesting_is_an_error_and_no_crash() -> None:
