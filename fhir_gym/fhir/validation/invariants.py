@@ -19,7 +19,9 @@ _EXT_1 = Constraint(
     "ext-1", "error", "Must have either extensions or value[x], not both", "", f"{_STRUCTURE}/Extension"
 )
 _TERM = re.compile(r"(\w+)\.(exists|empty)\(\)")
+_LOOKS_AROUND = re.compile(r"%context\.|%resource\.\w+\.\w")
 _STEPS_OF_AN_EVALUATION = 1_500
+_STEPS_OF_AN_ELEMENT = 10
 _SHOWN_IDS = 20
 _SKIPPED = frozenset({"dom-3", "con-3"})
 """`references.check_orphans` checks dom-3. con-3 compares a concept with a text, which HAPI finds always true."""
@@ -132,7 +134,7 @@ def check_constraints(constraints: tuple[Constraint, ...], node: Node, owner: st
 def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> None:
     function = function_of(constraint)
     if function is None:
-        issues.spend(_STEPS_OF_AN_EVALUATION)
+        issues.spend(_steps(constraint, node))
     if function(node) if function else holds(constraint, node):
         return
     source = constraint.source or f"{_STRUCTURE}/{owner}"
@@ -147,6 +149,12 @@ def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> No
         text += " (Best Practice Recommendation)"
     severity: Severity = "warning" if constraint.advice or constraint.severity == "warning" else "error"
     issues.add(severity, node.path, text, f"{source}#{constraint.key}", node.steps)
+
+
+def _steps(constraint: Constraint, node: Node) -> int:
+    """Return the work of an evaluation; some expressions look through the resource for each of many elements."""
+    steps = _STEPS_OF_AN_EVALUATION + _STEPS_OF_AN_ELEMENT * node.size
+    return steps + node.root.size**2 if _LOOKS_AROUND.search(constraint.expression) else steps
 
 
 def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:

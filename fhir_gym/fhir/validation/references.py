@@ -99,17 +99,19 @@ def check_orphans(resource: Node, issues: Issues) -> None:
     contained = resource.find_all("contained")
     if not contained:
         return
-    leads = {id(one): set(_local_references(one)) for one in contained}
-    reached = {ref for child in resource.children if child.name != "contained" for ref in _local_references(child)}
-    grown = True
-    while grown:
-        grown = False
-        for one in contained:
-            if one.text_of("id") in reached and not leads[id(one)] <= reached:
-                reached |= leads[id(one)]
-                grown = True
+    leads = [set(_local_references(one)) for one in contained]
+    by_id: dict[str | None, list[int]] = {}
     for index, one in enumerate(contained):
-        if one.text_of("id") not in reached and "" not in leads[id(one)]:
+        by_id.setdefault(one.text_of("id"), []).append(index)
+    waiting = [ref for child in resource.children if child.name != "contained" for ref in _local_references(child)]
+    reached: set[str] = set()
+    while waiting:
+        id = waiting.pop()
+        if id not in reached:
+            reached.add(id)
+            waiting += (ref for index in by_id.get(id, ()) for ref in leads[index])
+    for index, one in enumerate(contained):
+        if one.text_of("id") not in reached and "" not in leads[index]:
             name = one.text_of("id") or "null"
             text = f"The contained resource '{name}' is not referenced to from elsewhere in the containing resource "
             text += "nor does it refer to the containing resource (dom-3)"

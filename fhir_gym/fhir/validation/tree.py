@@ -72,6 +72,14 @@ class Node:
         return self.cache["json"]
 
     @property
+    def size(self) -> int:
+        """The number of elements in it, and this one."""
+        if "size" not in self.cache:
+            self.cache["size"] = 1 + sum(child.size for child in self.children)
+        size: int = self.cache["size"]
+        return size
+
+    @property
     def contained(self) -> Mapping[str, Node]:
         """The resources that this one contains, by id; the first of several with an id."""
         if "contained" not in self.cache:
