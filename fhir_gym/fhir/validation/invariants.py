@@ -154,7 +154,7 @@ def _check(constraint: Constraint, node: Node, owner: str, issues: Issues) -> No
 def _steps(constraint: Constraint, node: Node) -> int:
     """Return the work of an evaluation; some expressions look through the resource for each of many elements."""
     steps = _STEPS_OF_AN_EVALUATION + _STEPS_OF_AN_ELEMENT * node.size
-    return steps + node.root.size**2 if _LOOKS_AROUND.search(constraint.expression) else steps
+    return steps + node.resource.size**2 if _LOOKS_AROUND.search(constraint.expression) else steps
 
 
 def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:
