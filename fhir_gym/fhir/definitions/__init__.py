@@ -27,6 +27,7 @@ from fhir_gym.fhir.definitions._validation import (
     constraints,
     extension,
     profiled_type,
+    unit_codes,
 )
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "patient_parameters",
     "profiled_type",
     "search_parameters",
+    "unit_codes",
     "value_set",
 ]

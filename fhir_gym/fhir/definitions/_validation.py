@@ -121,23 +121,25 @@ def binding(path: str) -> Binding | None:
     return Binding(strength, url, *value_set) if value_set else None
 
 
-@cache
 def code_system(url: str) -> CodeSystem | None:
     """Return a code system, if it is HL7's."""
-    row = _table()["systems"].get(url)
-    if row is None:
-        return None
-    content, case_sensitive, codes = row
+    return _code_system(url) if url in _table()["systems"] else None  # `url` may be any text, which is not cached
+
+
+@cache
+def _code_system(url: str) -> CodeSystem:
+    content, case_sensitive, codes = _table()["systems"][url]
     return CodeSystem(content, frozenset(codes if case_sensitive else map(str.lower, codes)), case_sensitive)
 
 
-@cache
 def extension(url: str) -> ExtensionDefinition | None:
     """Return the definition of an extension, if HL7 defined it."""
-    row = _table()["extensions"].get(url)
-    if row is None:
-        return None
-    contexts, types, modifier, nested = row
+    return _extension(url) if url in _table()["extensions"] else None
+
+
+@cache
+def _extension(url: str) -> ExtensionDefinition:
+    contexts, types, modifier, nested = _table()["extensions"][url]
     parts = {name: NestedExtension(least, most, tuple(kinds)) for name, (least, most, kinds) in nested.items()}
     return ExtensionDefinition(tuple(expression for _, expression in contexts), tuple(types), modifier, parts)
 
@@ -146,3 +148,10 @@ def profiled_type(url: str) -> str | None:
     """Return the type that a profile of HL7 constrains."""
     found: str | None = _table()["profiles"].get(url)
     return found
+
+
+@cache
+def unit_codes() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return UCUM's prefixes, the units that may have one, and all other units."""
+    table = read("units")
+    return tuple(table["prefixes"]), tuple(table["metric"]), tuple(table["other"])

@@ -8,11 +8,13 @@ from fhir_gym.fhir.definitions import Binding, binding, code_system, value_set
 from fhir_gym.fhir.serialization.primitives import is_blank
 from fhir_gym.fhir.validation.issues import Issues, Severity
 from fhir_gym.fhir.validation.tree import Node
+from fhir_gym.fhir.validation.units import is_unit
 
 _PASSED_ON = "Terminology_PassThrough_TX_Message"
 _LANGUAGES = "urn:ietf:bcp:47"
 # Systems that HAPI validates by rules and that HL7 does not list.
-_BY_RULE = frozenset({"http://unitsofmeasure.org", "urn:ietf:bcp:13", "urn:iso:std:iso:4217", "urn:iso:std:iso:3166"})
+_UNITS = "http://unitsofmeasure.org"
+_BY_RULE = frozenset({_UNITS, "urn:ietf:bcp:13", "urn:iso:std:iso:4217", "urn:iso:std:iso:3166"})
 _SEVERITY: dict[str, Severity] = {"required": "error", "extensible": "warning", "preferred": "information"}
 _NUMBER = {"required": 1, "extensible": 2, "preferred": 3}
 _SUITABLE = "unless it has no suitable code (note that the validator cannot judge what is suitable)"
@@ -137,11 +139,13 @@ def _is_expandable(bound: Binding) -> bool:
 
 def _report_code(node: Node, system: str | None, code: str | None, strength: str, issues: Issues) -> str:
     """Report a code that its system does not have, or whose system is unknown; return the message."""
-    if not system or system in _BY_RULE:
-        return ""
-    known = code_system(system)
+    known = code_system(system) if system else None
     severity: Severity = "error"
-    if known is not None and known.content == "complete":
+    if not system or (system in _BY_RULE and (system != _UNITS or code is None or is_unit(code))):
+        return ""
+    if system == _UNITS:
+        text = f"Error processing unit '{code}': The unit '{code}' is unknown for '{system}#{code}'"
+    elif known is not None and known.content == "complete":
         if code is not None and code in known:
             return ""
         text = f"Unknown code '{system}#{code or 'null'}'"

@@ -238,6 +238,11 @@ def test_valid_resources(resource: dict[str, Any]) -> None:
             "Patient.maritalStatus",
             "Unknown code",
         ),
+        (
+            observation(valueQuantity={"value": 1, "system": "http://unitsofmeasure.org", "code": "mgs"}),
+            "Observation.value.ofType(Quantity)",
+            "Error processing unit 'mgs'",
+        ),
         # extensions
         (patient(extension=[{"url": "http://a.org/x"}]), "Patient.extension[0]", "Constraint failed: ext-1"),
         (
