@@ -11,6 +11,15 @@ from fhir_gym.fhir.validation.tree import Node
 
 _ANYWHERE = frozenset({"Element", "Any"})
 _VALUE = "value"
+_STRUCTURE = "http://hl7.org/fhir/StructureDefinition"
+_CORRECTED = {
+    f"{_STRUCTURE}/structuredefinition-fhir-type": ("ElementDefinition.type",),
+    f"{_STRUCTURE}/regex": ("ElementDefinition", "ElementDefinition.type"),
+    f"{_STRUCTURE}/structuredefinition-normative-version": ("Element",),
+    f"{_STRUCTURE}/capabilitystatement-expectation": ("Element",),
+    f"{_STRUCTURE}/capabilitystatement-prohibited": ("Element",),
+}
+"""Places of extensions that R4 published with errors, as HL7 uses them and HAPI allows them."""
 
 
 def check_extension(node: Node, issues: Issues) -> None:
@@ -88,7 +97,7 @@ def _check_parts(node: Node, url: str, definition: ExtensionDefinition, issues: 
 
 def _check_place(node: Node, holder: Node, url: str, definition: ExtensionDefinition, issues: Issues) -> None:
     places = _places(holder)
-    for context in definition.contexts:
+    for context in _CORRECTED.get(url, definition.contexts):
         if context in _ANYWHERE or context in places:
             return
         if context in ("Resource", "DomainResource") and holder.is_resource:
@@ -102,7 +111,7 @@ def _check_place(node: Node, holder: Node, url: str, definition: ExtensionDefini
 
 def _places(holder: Node) -> set[str]:
     """Return the paths by which a definition may name an element: from its resource, and from each type around it."""
-    found = set()
+    found = {holder.content} if "." in holder.content else set()  # of another element, for a reference to its content
     node, below = holder, ""
     while True:
         found.add(f"{node.type}{below}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 
 from fhir_gym.fhir.definitions import binding
-from fhir_gym.fhir.serialization.primitives import is_blank
+from fhir_gym.fhir.serialization.primitives import WHITESPACE, is_blank
 from fhir_gym.fhir.validation.issues import Issues
 from fhir_gym.fhir.validation.tree import Node
 
@@ -27,7 +27,8 @@ _DATE = re.compile(f"{_YEAR}(-{_MONTH}(-{_DAY})?)?")
 _DATE_TIME = re.compile(f"{_YEAR}(-{_MONTH}(-{_DAY}(T{_TIME}{_ZONE}?)?)?)?")
 _INSTANT = re.compile(f"-?[0-9]{{4}}-{_MONTH}-{_DAY}T{_TIME}{_ZONE}")
 _CLOCK = re.compile(_TIME)
-_TEXT = re.compile(r"[ \r\n\t\S]+")
+_TEXT = re.compile(r"[ \r\n\t\S]+", re.ASCII)  # a no-break space is no white space, as in Java
+_SPACE = re.compile(r"\s", re.ASCII)
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}")
 _INTEGER = re.compile(r"-?[0-9]+")
 _OID = re.compile(r"[0-2](\.(0|[1-9][0-9]*))+")
@@ -84,7 +85,7 @@ def _unreasonable(kind: str, text: str) -> Problem | None:
     if kind in _TIMES and re.match("[0-9]{4}", text) and int(text[:4]) not in _REASONABLE_YEARS:
         said = f"The value '{text}' is outside the range of reasonable years - check for data entry error"
         return "DateTime_Reasonable", said
-    if kind in ("string", "markdown") and text.strip() != text:
+    if kind in ("string", "markdown") and text.strip(WHITESPACE) != text:
         return "String_WS", f"value should not start or finish with whitespace '{text}'"
     return None
 
@@ -103,7 +104,7 @@ def _uri(kind: str, text: str) -> Iterator[Problem]:
     for prefix in ("oid:", "uuid:"):
         if text.startswith(prefix):
             yield f"URI_{prefix[:-1].upper()}", f"URI values cannot start with {prefix}"
-    if re.search(r"\s", text):
+    if _SPACE.search(text):
         yield "URI_WS", f"URI values cannot have whitespace('{text}')"
     if kind == "oid" and not text.startswith("urn:oid:"):
         yield "OID_Start", "OIDs must start with urn:oid:"
@@ -129,7 +130,7 @@ def _string(text: str) -> Iterator[Problem]:
 
 
 def _code(text: str) -> Iterator[Problem]:
-    if text.strip() != text or "  " in text or re.search(r"[^\S ]", text):
+    if text.strip(WHITESPACE) != text or "  " in text or _SPACE.search(text.replace(" ", "")):
         yield "Code_WS", f"The code '{text}' is not valid (whitespace rules)"
 
 

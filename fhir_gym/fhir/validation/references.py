@@ -24,7 +24,7 @@ def check_reference(node: Node, issues: Issues) -> None:
             text = "A Reference without an actual reference or identifier should have a display"
             issues.add("warning", node.path, text, "Reference_REF_NoDisplay", node.steps)
         return
-    if re.search(r"\s", reference):
+    if re.search(r"\s", reference, re.ASCII):
         text = f"The reference value '{reference}' is not valid: it contains whitespace"
         issues.add("error", node.path, text, "Reference_REF_Invalid_Ref", node.steps)
     target = _contained(node, reference[1:]) if reference.startswith("#") else None

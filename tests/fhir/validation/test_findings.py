@@ -59,6 +59,7 @@ def errors(resource: Any) -> list[tuple[str, str]]:
         patient(id="a", birthDate="1990-02", _birthDate=ABSENT),
         patient(name=[{"given": ["A", None], "_given": [None, {**ABSENT, "id": "x"}]}]),
         patient(_deceasedBoolean=ABSENT),
+        patient(name=[{"text": "no\u00a0break"}]),
         patient(
             contained=[{"resourceType": "Organization", "id": "o", "name": "x"}],
             managingOrganization={"reference": "#o"},
