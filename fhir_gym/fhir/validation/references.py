@@ -84,13 +84,10 @@ def check_duplicates(resource: Node, issues: Issues) -> None:
     known: set[str] = set()
     for contained in resource.find_all("contained"):
         id = contained.text_of("id")
-        if id is None:
-            text = "Resource requires an id, but none is present"
-            issues.add("error", contained.path, text, "Resource_RES_ID_Missing", contained.steps)
-        elif id in known:
+        if id in known:
             text = f"Duplicate ID for contained resource: {id}"
             issues.add("error", contained.path, text, "RESOURCE_DUPLICATE_CONTAINED_ID", contained.steps)
-        else:
+        elif id is not None:
             known.add(id)
 
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from fhir_gym.fhir.definitions import children, constraints, profiled_type
 from fhir_gym.fhir.validation import invariants
+from fhir_gym.fhir.validation.bundles import check_bundle, needs_id
 from fhir_gym.fhir.validation.extensions import check_extension
 from fhir_gym.fhir.validation.issues import Issues
 from fhir_gym.fhir.validation.narrative import check_narrative
@@ -36,12 +37,17 @@ def check_resource(node: Node, issues: Issues) -> None:
     _check_elements(node, issues)
     if node.type == "Observation":
         _recommend(node, issues)
+    elif node.type == "Bundle":
+        check_bundle(node, issues)
     check_orphans(node, issues)
 
 
 def _check_id(node: Node, issues: Issues) -> None:
     id = node.find("id")
     if id is None or id.text is None:
+        if id is None and needs_id(node):
+            text = "Resource requires an id, but none is present"
+            issues.add("error", node.path, text, "Resource_RES_ID_Missing", node.steps)
         return
     if len(id.text) > _LONGEST_ID:
         text = f"Invalid Resource id: Too long ({len(id.text)} chars)"
@@ -107,8 +113,7 @@ def _check_child(node: Node, issues: Issues) -> None:
         invariants.check_element(node, issues)
     invariants.check_constraints(constraints(node.definition), node, node.definition.partition(".")[0], issues)
     if node.is_resource:
-        if node.children:
-            check_resource(node, issues)
+        check_resource(node, issues)
         return
     if node.type == "Extension":
         invariants.check_extension_content(node, issues)

@@ -48,6 +48,10 @@ def html(content: str) -> dict[str, Any]:
     return narrative(f'<div xmlns="{DIV}">{content}</div>')
 
 
+def bundle(url: str, resource: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceType": "Bundle", "type": "collection", "entry": [{"fullUrl": url, "resource": resource}]}
+
+
 def errors(resource: Any) -> list[tuple[str, str]]:
     return [(issue.path, issue.text) for issue in validate(resource).errors]
 
@@ -76,11 +80,8 @@ def errors(resource: Any) -> list[tuple[str, str]]:
         observation(effectiveTiming={"repeat": {"offset": 5, "when": ["ACM", "PCM"]}}),
         observation(referenceRange=[{"low": {"value": 1}, "high": {"value": 2, "unit": "mg"}}]),
         {"resourceType": "MedicinalProduct", "name": [{"productName": "x"}]},
-        {
-            "resourceType": "Bundle",
-            "type": "collection",
-            "entry": [{"fullUrl": "http://a.org/Patient/1", "resource": patient(id="1")}],
-        },
+        bundle("http://a.org/Patient/1", patient(id="1")),
+        bundle("urn:uuid:0c3151bd-1cbf-4d64-b04d-cd9187a4c6e0", patient()),
         {
             "resourceType": "Parameters",
             "parameter": [{"name": "a", "valueString": "x"}, {"name": "b", "resource": patient()}],
@@ -354,6 +355,27 @@ def test_valid_resources(resource: dict[str, Any]) -> None:
             {"resourceType": "Bundle", "type": "document", "entry": [{"resource": patient()}]},
             "Bundle",
             "Constraint failed: bdl-11",
+        ),
+        (
+            {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": patient(id="1")}]},
+            "Bundle.entry[0]",
+            "Except for transactions and batches, each entry in a Bundle must have a fullUrl",
+        ),
+        (
+            bundle("http://a.org/Patient/2", patient(id="1")),
+            "Bundle.entry[0]",
+            "The fullUrl 'http://a.org/Patient/2' looks",
+        ),
+        (bundle("http://a.org/x", patient()), "Bundle.entry[0].resource/*Patient/null*/", "Resource requires an id"),
+        (
+            bundle("Patient/1", patient(id="1")),
+            "Bundle.entry[0]",
+            "The fullUrl must be an absolute URL (not 'Patient/1')",
+        ),
+        (
+            {"resourceType": "Bundle", "type": "message"},
+            "Bundle",
+            "Documents or Messages must contain at least one entry",
         ),
         # profiles
         (
