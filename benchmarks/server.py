@@ -93,6 +93,11 @@ class Workload:
         patient, code = self.pairs[call % len(self.pairs)]
         return _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&{rest}").text
 
+    def validate(self, call: int) -> Response:
+        """Validate one Observation."""
+        body = self.session.handle(Request("GET", f"/Observation/{self._observation(call)}")).body
+        return _ok(self.session, "POST", "/Observation/$validate", body=body)
+
     def create(self, call: int) -> Response:
         """Create a vital sign."""
         patient, code = self.pairs[call % len(self.pairs)]
@@ -139,7 +144,12 @@ def run(world: World, *, quick: bool) -> None:
         ("search _count=5000", load.search_5000, load.search_5000_baseline, max(10, n // 40)),
     ):
         report.times(name, measure(search, calls, baseline=baseline), **_mean_size(search))
+    report.times("validate", measure(load.validate, n // 4))
     report.times("create", measure(load.create, n))
+    session.rollback()
+    session.validation = "strict"
+    report.times("create, strict", measure(load.create, n // 4))
+    session.validation = "hapi"
     session.rollback()
     report.times("rollback of one create", measure(lambda _: session.rollback(), n, prepare=load.create))
     start = session.checkpoint()

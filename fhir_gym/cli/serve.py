@@ -19,6 +19,9 @@ def serve(
     validation: Annotated[
         Level, typer.Option(help="hapi: as lenient as HAPI FHIR; strict: reject invalid resources.")
     ] = "hapi",
+    identifier_of_type: Annotated[
+        bool, typer.Option("--identifier-of-type", help="Enable the search modifier :of-type on identifiers.")
+    ] = False,
 ) -> None:
     """Serve a world over HTTP as a FHIR R4 server with the base path /fhir.
 
@@ -35,4 +38,4 @@ def serve(
     with opened:
         where = f"http://{host}:{port}/fhir"
         note(f"{opened.name}: {opened.manifest.total:,} resources at {where} (stop with Ctrl-C)")
-        http.serve(opened, host=host, port=port, validation=validation)
+        http.serve(opened, host=host, port=port, validation=validation, identifier_of_type=identifier_of_type)

@@ -16,6 +16,8 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.store import Store
 from fhir_gym.fhir.urls import Pairs
+from fhir_gym.fhir.validation import check_valid
+from fhir_gym.types import Json
 
 Validation = Literal["hapi", "strict"]
 
@@ -84,6 +86,7 @@ class RequestContext:
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.
         validation: The validation mode of writes.
+        identifier_of_type: Whether searches may have the modifier `:of-type`.
         pretty_default: Whether to indent the answer to a request without `_pretty`; HAPI does this over HTTP. If so,
             page links contain `_pretty=true`.
         log: The interactions attempted so far; after the request, the interactions carried out. An interaction without
@@ -99,12 +102,18 @@ class RequestContext:
     limits: Limits = field(default_factory=Limits)
     searches: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     validation: Validation = "hapi"
+    identifier_of_type: bool = False
     pretty_default: bool = False
     log: tuple[Interaction, ...] = ()
 
     def doing(self, kind: Kind, resource_type: str = "", id: str = "", operation: str = "") -> None:
         """Log the interaction that the request attempts."""
         self.log = (Interaction(kind, resource_type, id, 0, "", operation),)
+
+    def check_valid(self, resource: Json, text: bytes = b"") -> None:
+        """In strict mode, refuse a resource that is not valid R4; see `fhir_gym.fhir.validation.check_valid`."""
+        if self.validation == "strict":
+            check_valid(resource, text, self.store.spend)
 
     @property
     def now_text(self) -> str:

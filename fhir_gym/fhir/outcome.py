@@ -5,10 +5,10 @@ Handlers raise `FhirError`; `Session.handle` converts it to a response. Diagnost
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fhir_gym.fhir.hash_order import names_in_hash_order
-from fhir_gym.types import Resource
+from fhir_gym.types import Json, Resource
 
 
 class FhirError(Exception):
@@ -19,16 +19,24 @@ class FhirError(Exception):
         diagnostics: The message for the agent.
         code: Issue type code (``processing``, ``not-supported``, ``not-found`` …).
         headers: Extra response headers.
+        issues: The issues of the OperationOutcome, if there are several; else one with `diagnostics`.
     """
 
     def __init__(
-        self, status: int, diagnostics: str, *, code: str = "processing", headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        diagnostics: str,
+        *,
+        code: str = "processing",
+        headers: Mapping[str, str] | None = None,
+        issues: Sequence[Json] = (),
     ) -> None:
         super().__init__(diagnostics)
         self.status = status
         self.diagnostics = diagnostics
         self.code = code
         self.headers = dict(headers or {})
+        self.issues = list(issues)
 
 
 def operation_outcome(diagnostics: str, *, severity: str = "error", code: str = "processing") -> Resource:

@@ -35,6 +35,7 @@ from fhir_gym.fhir.store.connections import unreadable
 from fhir_gym.fhir.store.update_times import update_stamp
 from fhir_gym.fhir.store.versions import versions, written_since
 from fhir_gym.fhir.urls import search_query
+from fhir_gym.fhir.validation import check_valid
 from fhir_gym.types import Json, Resource
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
@@ -70,7 +71,9 @@ class Session(FhirSession):
         base_url: The server's base URL. A request's Host header takes precedence.
         now: Start of the virtual clock; the world's present if None. Each write advances the clock by a second.
         validation: ``"hapi"`` accepts and drops the same elements as HAPI; ``"strict"`` refuses any resource that is
-            not valid R4.
+            not valid R4, as HAPI does with `validation.requests_enabled`.
+        identifier_of_type: Whether token searches on identifiers may have the modifier `:of-type`. HAPI's default is
+            not to (`index_identifier_of_type`).
         limits: The limits of the session and its requests.
         pretty: Whether to indent answers by default; HAPI does this over HTTP.
     """
@@ -82,12 +85,14 @@ class Session(FhirSession):
         base_url: str = DEFAULT_BASE_URL,
         now: datetime | None = None,
         validation: Validation = "hapi",
+        identifier_of_type: bool = False,
         limits: Limits | None = None,
         pretty: bool = False,
     ) -> None:
         self.world = world
         self.base_url = base_url.rstrip("/")
         self.validation: Validation = validation
+        self.identifier_of_type = identifier_of_type
         self.limits = limits or Limits()
         self.pretty = pretty
         manifest = world.manifest
@@ -182,9 +187,7 @@ class Session(FhirSession):
             batch: dict[tuple[str, str], Resource] = {}
             for given in resources:
                 if self.validation == "strict":
-                    from fhir_gym.fhir.validation import validate_strict  # this import takes a second
-
-                    validate_strict(given)
+                    check_valid(given)
                 resource = given if normal else serialization.normalise(given)
                 key = _key(resource)
                 if key in batch or len(batch) == _BATCH:
@@ -349,6 +352,7 @@ class Session(FhirSession):
             limits=self.limits,
             searches=self._searches,
             validation=self.validation,
+            identifier_of_type=self.identifier_of_type,
             pretty_default=self.pretty,
         )
 
@@ -401,6 +405,8 @@ def _without_surrogates(request: Request) -> Request:
 
 def _failure(error: FhirError) -> Response:
     outcome = operation_outcome(error.diagnostics[:_MAX_DIAGNOSTICS], code=error.code)
+    if error.issues:
+        outcome["issue"] = error.issues
     return Response(error.status, error.headers, serialization.dumps(outcome))
 
 

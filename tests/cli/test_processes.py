@@ -48,12 +48,15 @@ def wait_for(url: str) -> httpx.Response:
 def test_serve_answers_keeps_writes_and_ends_by_ctrl_c() -> None:
     port = free_port()
     base = f"http://127.0.0.1:{port}/fhir"
-    with process("serve", "--world", "empty", "--port", port, "--validation", "strict") as server:
+    options = ("--validation", "strict", "--identifier-of-type")
+    with process("serve", "--world", "empty", "--port", port, *options) as server:
         assert wait_for(f"{base}/metadata").json()["resourceType"] == "CapabilityStatement"
         created = httpx.post(f"{base}/Patient", json={"resourceType": "Patient", "gender": "female"})
         assert created.status_code == 201
         assert httpx.get(f"{base}/Patient", params={"gender": "female"}).json()["total"] == 1
         assert httpx.post(f"{base}/Observation", json={"resourceType": "Observation"}).status_code == 422
+        of_type = {"identifier:of-type": "urn:types|MR|1"}
+        assert httpx.get(f"{base}/Patient", params=of_type).json()["total"] == 0
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=20)
     assert base in errors

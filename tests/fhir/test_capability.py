@@ -9,7 +9,7 @@ import pytest
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.interactions.capability import capability_statement
-from fhir_gym.fhir.validation import problems
+from fhir_gym.fhir.validation import validate
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "recorded.jsonl.gz"
 BASE = "http://127.0.0.1:8080/fhir"
@@ -18,7 +18,7 @@ NOW = "2026-11-21T22:00:13.250+00:00"
 
 def test_it_is_a_valid_resource_about_every_type() -> None:
     statement = capability_statement(BASE, NOW)
-    assert problems(statement) == []
+    assert validate(statement).errors == []
     assert [r["type"] for r in statement["rest"][0]["resource"]] == list(RESOURCE_TYPES)
     assert statement["date"] == "2026-11-21T22:00:13Z"
     assert statement["implementation"]["url"] == BASE

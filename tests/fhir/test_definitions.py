@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import os
 from pathlib import Path
@@ -122,6 +123,37 @@ def test_the_files_are_derived_from_the_official_package() -> None:
     script = _script()
     for name, text in script.derive(script.read_package(Path(PACKAGE))).items():
         assert (script.DATA / name).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.skipif(not PACKAGE, reason="FHIR_R4_PACKAGE does not name the official package")
+def test_the_file_of_validation_is_derived_from_the_official_package() -> None:
+    from scripts import derive_validation as script
+    from scripts.derive_definitions import read_package
+
+    derived = script.to_bytes(script.derive(read_package(Path(PACKAGE))))
+    assert gzip.decompress(script.FILE.read_bytes()) == derived
+
+
+def test_invariants_bindings_and_code_systems() -> None:
+    assert [c.key for c in d.constraints("Period")] == ["per-1"]
+    (advice,) = [c for c in d.constraints("Patient") if c.advice]
+    assert (advice.key, advice.severity) == ("dom-6", "warning")
+    bound = d.binding("Condition.clinicalStatus")
+    assert bound is not None and bound.strength == "required" and not bound.missing
+    assert str(bound) == "'Condition Clinical Status Codes' (http://hl7.org/fhir/ValueSet/condition-clinical|4.0.1)"
+    assert d.binding("Observation.bodySite") is None, "an example is no binding"
+    system = d.code_system("http://hl7.org/fhir/administrative-gender")
+    assert system is not None and "male" in system and "Male" not in system
+    assert d.code_system("http://loinc.org") is None
+
+
+def test_extensions_and_profiles() -> None:
+    nationality = d.extension("http://hl7.org/fhir/StructureDefinition/patient-nationality")
+    assert nationality is not None and nationality.types == () and nationality.contexts == ("Patient",)
+    assert nationality.parts["code"].types == ("CodeableConcept",)
+    assert d.extension("http://example.org/x") is None
+    assert d.profiled_type("http://hl7.org/fhir/StructureDefinition/vitalsigns") == "Observation"
+    assert d.profiled_type("http://hl7.org/fhir/StructureDefinition/Patient") is None
 
 
 def test_alternatives_are_split_outside_parentheses_only() -> None:

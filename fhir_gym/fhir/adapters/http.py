@@ -32,7 +32,9 @@ BASE_PATH = "/fhir"
 _PIECE = 65_536  # size in bytes of the pieces in which a large answer is sent
 
 
-def create_app(world: World, *, validation: Validation = "hapi", limits: Limits | None = None) -> Starlette:
+def create_app(
+    world: World, *, validation: Validation = "hapi", identifier_of_type: bool = False, limits: Limits | None = None
+) -> Starlette:
     """Return an ASGI application that serves one session of a world under `/fhir`.
 
     All clients share the session, and writes last until the process ends. Requests run one after another on the event
@@ -42,9 +44,10 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
     Args:
         world: The world.
         validation: The validation mode; see `Session`.
+        identifier_of_type: Whether `:of-type` is enabled; see `Session`.
         limits: The limits; see `Session`.
     """
-    session = Session(world, validation=validation, limits=limits, pretty=True)
+    session = Session(world, validation=validation, identifier_of_type=identifier_of_type, limits=limits, pretty=True)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -151,7 +154,14 @@ def _outcome(status: int, text: str) -> HttpResponse:
     return HttpResponse(serialization.dumps(operation_outcome(text, code=code)), status, media_type=JSON)
 
 
-def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation: Validation = "hapi") -> None:
+def serve(
+    world: World,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    validation: Validation = "hapi",
+    identifier_of_type: bool = False,
+) -> None:
     """Serve a world until the process is interrupted.
 
     Args:
@@ -159,9 +169,11 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
         host: The address to bind.
         port: The port to bind; 0 selects a free port.
         validation: The validation mode; see `Session`.
+        identifier_of_type: Whether `:of-type` is enabled; see `Session`.
 
     Raises:
         FhirGymError: The address cannot be bound, for example because the port is in use.
     """
     with bind(host, port) as listener:
-        make_http_server(create_app(world, validation=validation)).run(sockets=[listener])
+        app = create_app(world, validation=validation, identifier_of_type=identifier_of_type)
+        make_http_server(app).run(sockets=[listener])

@@ -17,22 +17,44 @@ from fhir_gym.fhir.definitions._files import (
 )
 from fhir_gym.fhir.definitions._search import SearchParameter, definition_ids, search_parameters
 from fhir_gym.fhir.definitions._terminology import bound_value_set, is_complete, value_set
+from fhir_gym.fhir.definitions._validation import (
+    Binding,
+    CodeSystem,
+    Constraint,
+    ExtensionDefinition,
+    binding,
+    code_system,
+    constraints,
+    extension,
+    profiled_type,
+    unit_codes,
+)
 
 __all__ = [
     "DATA_TYPES",
     "PRIMITIVES",
     "RESOURCE_TYPES",
     "RESOURCE_TYPE_SET",
+    "Binding",
+    "CodeSystem",
+    "Constraint",
     "Element",
+    "ExtensionDefinition",
     "SearchParameter",
+    "binding",
     "bound_value_set",
     "children",
+    "code_system",
     "codes",
+    "constraints",
     "definition_ids",
     "enum_name",
+    "extension",
     "is_complete",
     "modifiers",
     "patient_parameters",
+    "profiled_type",
     "search_parameters",
+    "unit_codes",
     "value_set",
 ]

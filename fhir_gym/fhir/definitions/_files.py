@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ _DATA = Path(__file__).with_name("data")
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read a data file."""
-    table: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_bytes())
+    """Read a data file; large files that few processes need are compressed."""
+    path = _DATA / f"{name}.json"
+    text = path.read_bytes() if path.exists() else gzip.decompress(path.with_name(f"{name}.json.gz").read_bytes())
+    table: dict[str, Any] = json.loads(text)
     return table
 
 

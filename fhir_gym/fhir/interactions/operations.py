@@ -14,7 +14,7 @@ from fhir_gym.fhir.interaction_log import Effect, Interaction
 from fhir_gym.fhir.interactions.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.interactions.persistence import check_room
 from fhir_gym.fhir.interactions.read import existing_version, known
-from fhir_gym.fhir.interactions.validate import validate
+from fhir_gym.fhir.interactions.validate import validate_operation
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.routes import Target
@@ -51,7 +51,7 @@ def operate(ctx: RequestContext, target: Target) -> Response:
     if name in _CHANGE_META and resource_type and id:
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
-        return validate(ctx, resource_type, id)
+        return validate_operation(ctx, resource_type, id)
     if name == "$everything" and resource_type:
         return everything(ctx, resource_type, id, path)
     if name in _ON_VALUE_SETS:

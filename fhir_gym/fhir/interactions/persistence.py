@@ -60,10 +60,6 @@ class WriteContext:
                 "batch operation you should POST the Bundle resource to the Base URL of the server, not to the /Bundle "
                 "endpoint.",
             )
-        if self.ctx.validation == "strict":
-            from fhir_gym.fhir.validation import validate_strict  # this import takes a second
-
-            validate_strict(resource)
         check_references(resource, self.ctx.store, self._resolve, self.exempt)
 
     def _resolve(self, reference: str) -> str:
@@ -303,6 +299,7 @@ def patch(
             "unable to apply patch",
         )
     patched = change.apply(stored(row.body), f"{row.type}/{row.id}", writes.ctx.limits)
+    writes.ctx.check_valid(patched)
     return _replace(writes, row, patched, kind, url)
 
 

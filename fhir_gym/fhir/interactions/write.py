@@ -16,7 +16,7 @@ from fhir_gym.fhir.interactions.read import existing, shape
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.routes import Target
-from fhir_gym.fhir.serialization import dumps, parse_resource
+from fhir_gym.fhir.serialization import dumps, parse_resource, read_body
 from fhir_gym.fhir.serialization.xml import parse_xml
 from fhir_gym.types import Resource
 
@@ -43,7 +43,7 @@ def create(ctx: RequestContext, target: Target) -> Response:
         )
     resource = _binary(ctx.request) if resource_type == "Binary" else None
     if resource is None:
-        resource = parse_body(ctx.request, resource_type, "CREATE")
+        resource = parse_body(ctx, resource_type, "CREATE")
     writes = WriteContext(ctx)
     written = conditional.create(writes, resource, ctx.request.headers.get("if-none-exist", ""))
     ctx.log = (written.interaction("create"),)
@@ -57,7 +57,7 @@ def update(ctx: RequestContext, target: Target) -> Response:
     ctx.doing("update", resource_type, id)
     resource = _binary(ctx.request) if resource_type == "Binary" else None
     if resource is None:
-        resource = parse_body(ctx.request, resource_type, "UPDATE")
+        resource = parse_body(ctx, resource_type, "UPDATE")
         _check_body_id(resource, id)
     _check_version(ctx, target, "HAPI-0989: Trying to update {url} but this is not the current version")
     written = persistence.update(WriteContext(ctx), resource, id, if_match=ctx.request.headers.get("if-match", ""))
@@ -68,7 +68,7 @@ def update(ctx: RequestContext, target: Target) -> Response:
 def update_where(ctx: RequestContext, resource_type: str) -> Response:
     """PUT [type]?[criteria]."""
     ctx.doing("update", resource_type)
-    resource = parse_body(ctx.request, resource_type, "UPDATE")
+    resource = parse_body(ctx, resource_type, "UPDATE")
     if not ctx.request.query:
         raise FhirError(
             400,
@@ -146,11 +146,12 @@ def _no_body(operation: str) -> FhirError:
     return FhirError(400, f"HAPI-{code}: No body was supplied in request")
 
 
-def parse_body(request: Request, resource_type: str, operation: str) -> Resource:
-    """Check the Content-Type of a request and parse the resource in its body.
+def parse_body(ctx: RequestContext, resource_type: str, operation: str) -> Resource:
+    """Check the Content-Type of a request and parse the resource in its body; strict mode validates what was sent.
 
     `operation` is HAPI's name of the interaction, for messages.
     """
+    request = ctx.request
     given = request.headers.get("content-type", "").strip()
     if not given:
         if not request.body:
@@ -162,7 +163,9 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
         )
     kind = _media_type(given)
     if kind in _XML_TYPES:
-        return parse_xml(request.body, resource_type)
+        resource = parse_xml(request.body, resource_type)
+        ctx.check_valid(resource)
+        return resource
     if kind not in _JSON_TYPES:
         code = "0446" if kind in _FORM_TYPES else "0449"
         raise FhirError(
@@ -170,6 +173,8 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
             f'HAPI-{code}: Incorrect Content-Type header value of "{given}" was provided in the request. '
             f'A FHIR Content-Type is required for "{operation}" operation',
         )
+    if ctx.validation == "strict":
+        ctx.check_valid(read_body(request.body), request.body)  # the parser drops what is not valid
     return parse_resource(request.body, resource_type)
 
 

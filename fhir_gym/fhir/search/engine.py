@@ -113,7 +113,7 @@ def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
                 raise FhirError(413, f"The form has {size} bytes, more than the {ctx.limits.form_bytes} of a search")
             pairs = [*pairs, *decode_query(ctx.request.body.decode("utf-8", "replace"))]
     options, matching = parse_options(pairs)
-    scope = Scope(resource_type, ctx.store, names=tuple([name for name, _ in pairs]))
+    scope = _scope(ctx, resource_type, tuple([name for name, _ in pairs]))
     conditions = compile_query(scope, matching)
     has_sort = any(piece for _, value in options.sorts for piece in value.split(","))
     keys = sort_keys(scope, options.sorts) if has_sort else default_keys(scope, conditions, matching)
@@ -223,7 +223,7 @@ def match(ctx: RequestContext, resource_type: str, query: str, limit: int = 10_0
         if base in known or base == "_has":
             pairs.append((name, value))
     ctx.store.spend(STEPS_OF_A_REQUEST)
-    scope = Scope(resource_type, ctx.store, names=tuple([name for name, _ in pairs]))
+    scope = _scope(ctx, resource_type, tuple([name for name, _ in pairs]))
     conditions = compile_query(scope, pairs)
     if not conditions:
         raise FhirError(400, f"HAPI-0518: Invalid match URL[{resource_type}?{query}] - URL has no search parameters")
@@ -326,9 +326,13 @@ def remember(ctx: RequestContext, token: str, result: SearchResult) -> None:
 # matches
 
 
+def _scope(ctx: RequestContext, resource_type: str, names: tuple[str, ...] = ()) -> Scope:
+    return Scope(resource_type, ctx.store, names=names, identifier_of_type=ctx.identifier_of_type)
+
+
 def fetch(ctx: RequestContext, query: CompiledQuery, limit: int, offset: int = 0) -> list[int]:
     """Return matches in order; a negative limit means no limit."""
-    scope = Scope(query.resource_type, ctx.store)
+    scope = _scope(ctx, query.resource_type)
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return []
@@ -342,7 +346,7 @@ def fetch(ctx: RequestContext, query: CompiledQuery, limit: int, offset: int = 0
 
 def count(ctx: RequestContext, query: CompiledQuery) -> int:
     """Return the number of matches."""
-    scope = Scope(query.resource_type, ctx.store)
+    scope = _scope(ctx, query.resource_type)
     conditions = simplify(scope, query.conditions)
     return 0 if impossible(conditions) else _numbers(ctx, count_query(scope, conditions))[0]
 

@@ -9,7 +9,18 @@ from fhir_gym.fhir.serialization.numbers import Number
 from fhir_gym.fhir.serialization.resource import ResourceParser
 from fhir_gym.types import Json, Resource
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Number", "dumps", "is_normal", "loads", "normalise", "parse_resource", "pretty"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Number",
+    "dumps",
+    "is_normal",
+    "loads",
+    "normalise",
+    "parse_resource",
+    "pretty",
+    "read_body",
+]
 
 MAX_BYTES = 16 * 1024 * 1024
 """Maximum size of a body."""
@@ -28,6 +39,18 @@ def parse_resource(body: bytes, expected_type: str | None) -> Resource:
         raise FhirError(413, f"The request body has {len(body)} bytes; the most this server reads is {MAX_BYTES}")
     try:
         return ResourceParser().resource(read_object(body), expected_type)
+    except ParseError as error:
+        raise refusal(error) from None
+
+
+def read_body(body: bytes) -> Json:
+    """Decode the JSON of a request body without putting anything right.
+
+    Raises:
+        FhirError: 400; HAPI would refuse the text.
+    """
+    try:
+        return read_object(body)
     except ParseError as error:
         raise refusal(error) from None
 

@@ -50,7 +50,7 @@ def _well_formed(text: str) -> str:
         if found["close"]:
             if not open_tags or open_tags[-1] != found["close"]:
                 expected = f"expected </{open_tags[-1]}>." if open_tags else "no open start element."
-                raise _malformed(text, f"Unexpected close tag </{found['close']}>; {expected}", start)
+                raise _malformed(text, f"Unexpected close tag </{found['close']}>; {expected}", found.end("close") - 1)
             open_tags.pop()
         elif found["open"]:
             root = root or found["open"]

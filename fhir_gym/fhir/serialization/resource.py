@@ -90,6 +90,12 @@ class ResourceParser:
 
     def _typed(self, kind: str, body: Mapping[str, Any]) -> Resource:
         if kind not in definitions.RESOURCE_TYPE_SET:
+            similar = next((name for name in definitions.RESOURCE_TYPES if name.lower() == kind.lower()), None)
+            if similar is not None:
+                raise ParseError(
+                    f"HAPI-1815: Unknown resource type '{kind}': Resource names are case sensitive, "
+                    f"found similar name: '{similar}'"
+                )
             raise ParseError(f'HAPI-1684: Unknown resource name "{kind}" (this name is not known in FHIR version "R4")')
         found: Resource = {"resourceType": kind}
         content = self._complex(kind, body)
@@ -129,7 +135,7 @@ class ResourceParser:
                 if name[:1] == "_":
                     lone = [*(lone or ()), name]
                 else:
-                    self._unknown(name)
+                    self._unknown(name, value)
                 continue
             if field.choice is not None:
                 if choices is None:
@@ -153,9 +159,11 @@ class ResourceParser:
         if self.depth > _MAX_OBJECTS:
             raise ParseError(too_deep(self.depth, _MAX_OBJECTS))
 
-    def _unknown(self, name: str) -> None:
+    def _unknown(self, name: str, value: Any) -> None:
         if not name:
             raise ParseError("String index out of range: 0")
+        if name == "modifierExtension" and not isinstance(value, list):
+            self._extensions(name, value)  # refuses it, although HAPI drops it where it may not be
         if self.strict and name not in _IGNORED:
             raise ParseError(f"HAPI-1825: Unknown element '{name}' found during parse")
 
@@ -323,7 +331,7 @@ class ResourceParser:
             if field is not None and field.choice is not None:
                 self._element(field, value, source, entries)
             elif name not in fields and name not in alternates:
-                self._unknown(name)
+                self._unknown(name, value)
         self._lone_alternates(alternates, fields, source, entries)
         return entries[-1] if entries else None
 

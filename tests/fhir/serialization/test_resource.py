@@ -255,7 +255,7 @@ def test_bad_narratives() -> None:
     message = (
         "HAPI-1755: String does not appear to be valid XML/XHTML "
         '(error is "Unexpected close tag </div>; expected </p>.\n'
-        f' at [row,col {{unknown-source}}]: [1,54]"): {start}<p>unclosed</div>'
+        f' at [row,col {{unknown-source}}]: [1,58]"): {start}<p>unclosed</div>'
     )
     assert _refused(text={"div": f"{start}<p>unclosed</div>"}) == message
     assert "Unexpected EOF" in _refused(text={"div": "<div><p>"})

@@ -9,6 +9,7 @@ from fhir_gym.fhir.fhirpath.search_paths import SearchPath
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.conditions.identifiers import of_type_condition
 from fhir_gym.fhir.search.conditions.strings import prefix_condition
 from fhir_gym.fhir.search.query import split, unescape
 from fhir_gym.fhir.search.sql.predicates import (
@@ -36,7 +37,7 @@ def token_condition(scope: Scope, name: str, field: IndexField, modifier: str | 
         found = _tags(name, field, values, whole=modifier == "text")
         return Not(found) if modifier == "not" else found
     if modifier == "of-type":
-        raise FhirError(405, "HAPI-2012: The :of-type modifier is not enabled on this server")
+        return of_type_condition(scope, field, values)
     if modifier in ("in", "not-in"):
         found = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
         return Not(found) if modifier == "not-in" else found

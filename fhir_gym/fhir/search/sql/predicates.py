@@ -149,6 +149,7 @@ class Scope:
         depth: The number of enclosing chains.
         chain: The name of the outermost chain, as in the query.
         names: All names in the query, with modifiers, for errors that list them.
+        identifier_of_type: Whether `:of-type` is enabled.
     """
 
     resource_type: str
@@ -156,6 +157,7 @@ class Scope:
     depth: int = 0
     chain: str = ""
     names: tuple[str, ...] = ()
+    identifier_of_type: bool = False
 
     @property
     def spec(self) -> IndexSpec:

@@ -17,6 +17,8 @@ DAY = timedelta(hours=24)
 VOID_STATUSES = ("cancelled", "entered-in-error")
 """A result with one of these statuses does not count."""
 _UCUM = "http://unitsofmeasure.org"
+_UCUM_CODES = {"mEq/L": "meq/L"}
+"""UCUM's codes of units that are printed in another way."""
 
 RULES = (
     "The time of a result is when the specimen was taken (effectiveDateTime). Results with status cancelled or "
@@ -99,6 +101,7 @@ class Result(Params):
         }
         code = {"system": "http://loinc.org", "code": self.code, "display": self.code}
         value = int(self.value) if self.value == int(self.value) else self.value
+        unit = {"unit": self.unit, "system": _UCUM, "code": _UCUM_CODES.get(self.unit, self.unit)}
         return {
             "resourceType": "Observation",
             "id": self.id,
@@ -108,7 +111,7 @@ class Result(Params):
             "subject": reference("Patient", self.owner),
             "effectiveDateTime": self.taken,
             "issued": self.issued,
-            "valueQuantity": {"value": value, "unit": self.unit, "system": _UCUM, "code": self.unit},
+            "valueQuantity": {"value": value, **unit},
         }
 
 

@@ -28,6 +28,7 @@ from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResu
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
 from fhir_gym.tasks.packs.shift.registry import organization_resource, place_names
+from fhir_gym.tasks.packs.shift.release_records import consent_resource
 from fhir_gym.types import Resource
 
 CONDITIONS = MappingProxyType(
@@ -301,19 +302,13 @@ class RecallDrawer:
         rng, today = self._rng, self._now.date()
         for ago in rng.sample(range(5, _OLDEST_DAYS), rng.choice((0, 0, 0, 0, 1, 2, 3, 3))):
             purpose = rng.choice((CARE, CARE, CARE, *_PURPOSES))
-            yield {
-                "resourceType": "Consent",
-                "id": self._ids.new("Consent"),
-                "status": rng.choice(_CONSENT),
-                "scope": {"coding": [_SCOPE]},
-                "category": [{"coding": [{"system": LOINC, "code": "59284-0", "display": "Consent Document"}]}],
-                "patient": reference("Patient", patient),
-                "dateTime": instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60))),
-                "provision": {
-                    "type": rng.choice(("deny", "deny", "permit")),
-                    "purpose": [{"system": _ACT_REASON, "code": purpose, "display": _PURPOSES[purpose]}],
-                },
+            id, status = self._ids.new("Consent"), rng.choice(_CONSENT)
+            given = instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60)))
+            provision = {
+                "type": rng.choice(("deny", "deny", "permit")),
+                "purpose": [{"system": _ACT_REASON, "code": purpose, "display": _PURPOSES[purpose]}],
             }
+            yield consent_resource(id, patient, given, provision, status)
 
 
 _UNKNOWN: Resource = {
@@ -321,11 +316,6 @@ _UNKNOWN: Resource = {
         {"system": "http://terminology.hl7.org/CodeSystem/data-absent-reason", "code": "error", "display": "Error"}
     ],
     "text": "The specimen could not be analyzed.",
-}
-_SCOPE = {
-    "system": "http://terminology.hl7.org/CodeSystem/consentscope",
-    "code": "patient-privacy",
-    "display": "Privacy Consent",
 }
 
 

@@ -252,6 +252,13 @@ def _text(text: str, title: str, written: str) -> Resource:
     return {"attachment": {"contentType": "text/plain", "data": data, "title": title, "creation": written}}
 
 
+_POLICY = {
+    "system": "http://terminology.hl7.org/CodeSystem/consentpolicycodes",
+    "code": "hipaa-auth",
+    "display": "HIPAA Authorization",
+}
+
+
 def consent_resource(id: str, patient: str, given: str, provision: Resource, status: str = "active") -> Resource:
     """Build a Consent.
 
@@ -275,6 +282,7 @@ def consent_resource(id: str, patient: str, given: str, provision: Resource, sta
         "category": [{"coding": [{"system": LOINC, "code": "59284-0", "display": "Consent Document"}]}],
         "patient": reference("Patient", patient),
         "dateTime": given,
+        "policyRule": {"coding": [_POLICY]},
         "provision": provision,
     }
 

@@ -1,0 +1,66 @@
+"""The issues of an OperationOutcome, with the line and column of each in the JSON that was sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from fhir_gym.fhir.validation.issues import Issue, Steps
+from fhir_gym.types import Json
+
+_EXTENSION = "http://hl7.org/fhir/StructureDefinition/operationoutcome"
+_MESSAGES = "http://hl7.org/fhir/java-core-messageId"
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+
+
+def described(issues: Iterable[Issue], text: bytes) -> list[Json]:
+    """Return issues in HAPI's form; those of values that are not found in the text are at its end."""
+    found = list(issues)
+    shown = text.decode("utf-8", "replace").rstrip()
+    ends = dict(_ends(shown, {issue.steps for issue in found if issue.steps}))
+    return [_described(issue, shown, ends.get(issue.steps, len(shown))) for issue in found]
+
+
+def _described(issue: Issue, text: str, end: int) -> Json:
+    line, column = text.count("\n", 0, end) + 1, end - text.rfind("\n", 0, end)
+    extension = [
+        {"url": f"{_EXTENSION}-issue-line", "valueInteger": line},
+        {"url": f"{_EXTENSION}-issue-col", "valueInteger": column},
+    ]
+    details = {}
+    if issue.message:
+        extension.append({"url": f"{_EXTENSION}-message-id", "valueString": issue.message})
+        details = {"details": {"coding": [{"system": _MESSAGES, "code": issue.message}]}}
+    return {
+        "extension": extension,
+        "severity": issue.severity,
+        "code": "processing",
+        **details,
+        "diagnostics": issue.text,
+        "location": [issue.path, f"Line[{line}] Col[{column}]"],
+        "expression": [issue.path],
+    }
+
+
+def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
+    """Yield the end of each wanted value; what is not JSON gives wrong places, but no error."""
+    path: list[str | int | None] = []  # None where the name of a member comes next
+    name = ""
+    for token in _TOKEN.finditer(text) if wanted else ():
+        mark = token[0]
+        if mark == "{":
+            path.append(None)
+        elif mark == "[":
+            path.append(0)
+        elif mark == ":" and path:
+            path[-1] = name
+        elif mark == "," and path:
+            path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
+        elif path and path[-1] is None and mark != "}":
+            name = mark[1:-1]
+        else:
+            if mark in "}]" and path:
+                path.pop()
+            if tuple(path) in wanted:
+                yield cast(Steps, tuple(path)), token.end()
