@@ -118,7 +118,7 @@ class Session(FhirSession):
 
     def _answer(self, request: Request, *, is_entry: bool = False) -> Response:
         request = _without_surrogates(request)
-        ctx = self._context(request)
+        ctx = self.context(request)
         try:
             with self.store.budget(WorkBudget(self.limits.sql_steps)), self._all_or_nothing(request):
                 self.store.spend(STEPS_OF_A_REQUEST)
@@ -334,7 +334,8 @@ class Session(FhirSession):
         except sqlite3.DatabaseError as error:
             raise unreadable(self.world.path, error) from error
 
-    def _context(self, request: Request) -> RequestContext:
+    def context(self, request: Request) -> RequestContext:
+        """Return the context in which a handler answers a request."""
         host = request.headers.get("host")
         if host:
             base = f"{request.headers.get('x-forwarded-proto', 'http')}://{host}{urlsplit(self.base_url).path}"

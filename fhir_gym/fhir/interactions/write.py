@@ -41,9 +41,7 @@ def create(ctx: RequestContext, target: Target) -> Response:
             f'HAPI-0365: Can not create resource with ID "{target.id}", ID must not be supplied on a create (POST) '
             "operation (use an HTTP PUT / update operation if you wish to supply an ID)",
         )
-    resource = _binary(ctx.request) if resource_type == "Binary" else None
-    if resource is None:
-        resource = parse_body(ctx.request, resource_type, "CREATE")
+    resource = posted_resource(ctx.request, target)
     writes = WriteContext(ctx)
     written = conditional.create(writes, resource, ctx.request.headers.get("if-none-exist", ""))
     ctx.log = (written.interaction("create"),)
@@ -55,10 +53,7 @@ def update(ctx: RequestContext, target: Target) -> Response:
     """PUT [type]/[id], which may name the current version; an If-Match header is respected."""
     resource_type, id = target.resource_type, target.id
     ctx.doing("update", resource_type, id)
-    resource = _binary(ctx.request) if resource_type == "Binary" else None
-    if resource is None:
-        resource = parse_body(ctx.request, resource_type, "UPDATE")
-        _check_body_id(resource, id)
+    resource = posted_resource(ctx.request, target)
     _check_version(ctx, target, "HAPI-0989: Trying to update {url} but this is not the current version")
     written = persistence.update(WriteContext(ctx), resource, id, if_match=ctx.request.headers.get("if-match", ""))
     ctx.log = (written.interaction("update"),)
@@ -160,7 +155,7 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
             "HAPI-0448: No Content-Type header was provided in the request. "
             f'This is required for "{operation}" operation',
         )
-    kind = _media_type(given)
+    kind = media_type(given)
     if kind in _XML_TYPES:
         return parse_xml(request.body, resource_type)
     if kind not in _JSON_TYPES:
@@ -173,24 +168,39 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
     return parse_resource(request.body, resource_type)
 
 
-def _media_type(header: str) -> str:
+def posted_resource(request: Request, target: Target) -> Resource:
+    """Return the resource in the body of a create, or of an update by id. The raw content of a Binary is wrapped.
+
+    Raises:
+        FhirError: The body is invalid, or has another id than the URL of the update.
+    """
+    resource = _binary(request) if target.resource_type == "Binary" else None
+    if resource is None:
+        resource = parse_body(request, target.resource_type, "UPDATE" if target.id else "CREATE")
+        if target.id:
+            _check_body_id(resource, target.id)
+    return resource
+
+
+def media_type(header: str) -> str:
+    """Return the media type in a Content-Type header, without its parameters."""
     return re.split("[;,]", header, maxsplit=1)[0].strip()
 
 
 def _binary(request: Request) -> Resource | None:
     """Wrap a raw body in a Binary; None if the body is a FHIR resource."""
     given = request.headers.get("content-type", "").strip()
-    if not given or _media_type(given) in _JSON_TYPES | _XML_TYPES:
+    if not given or media_type(given) in _JSON_TYPES | _XML_TYPES:
         return None
     data = base64.b64encode(request.body).decode("ascii")
-    return {"resourceType": "Binary", "contentType": _media_type(given), **({"data": data} if data else {})}
+    return {"resourceType": "Binary", "contentType": media_type(given), **({"data": data} if data else {})}
 
 
 def _patch_body(request: Request) -> Patch:
     given = request.headers.get("content-type", "").strip()
     if not given:
         raise FhirError(400, "HAPI-1964: Missing or invalid content type for PATCH operation")
-    return read_patch(_media_type(given), request.body)
+    return read_patch(media_type(given), request.body)
 
 
 def _check_body_id(resource: Resource, id: str) -> None:

@@ -1,0 +1,453 @@
+"""The form in which a request goes to a server elsewhere: what the embedded server understands of it, and nothing else.
+
+Servers differ in what they make of an unusual request, and a write that the session reads in another way than the
+server cannot be undone. So the session reads each request as the embedded server does, and sends its own text of what
+it has read: decoded paths, parsed resources, known headers, interactions and operations. The embedded server answers
+every other request, which is never sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+from fhir_gym.fhir import search, serialization
+from fhir_gym.fhir.costs import json_values
+from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
+from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
+from fhir_gym.fhir.formats import requested_format, write_response
+from fhir_gym.fhir.interaction_log import WRITES, Interaction, Kind
+from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, read_entries, read_patch_resource
+from fhir_gym.fhir.interactions.conditional import if_none_exist
+from fhir_gym.fhir.interactions.everything import posted_parameters
+from fhir_gym.fhir.interactions.operations import CHANGE_META, is_implemented, posted_meta
+from fhir_gym.fhir.interactions.patch import FhirPathPatch, JsonPatch, read_patch
+from fhir_gym.fhir.interactions.read import shape
+from fhir_gym.fhir.interactions.write import media_type, parse_body, posted_resource, preference
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.outcome import FhirError, operation_outcome
+from fhir_gym.fhir.routes import Target, parse_path, route
+from fhir_gym.fhir.urls import Pairs, decode, decode_form, decode_query
+from fhir_gym.fhir.world import World
+from fhir_gym.types import Json, Resource
+
+T = TypeVar("T")
+
+FHIR_JSON = "application/fhir+json"
+_JSON_PATCH = "application/json-patch+json"
+_FORM = "application/x-www-form-urlencoded"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+_READ_HEADERS = frozenset({"accept", "if-modified-since", "if-none-match", "prefer"})
+_SHAPES = frozenset({"_elements", "_summary"})
+_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9\-.]{1,64}")  # in a URL, the segments "." and ".." are no names
+_PRINTABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
+_SAFE = "".join(map(chr, range(33, 127))).replace("#", "")
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class WriteTarget(NamedTuple):
+    """The target of a write: an id, or a search if the write is conditional."""
+
+    type: str
+    id: str
+    query: str = ""
+
+
+class RequestPart(NamedTuple):
+    """A request or one entry of a bundle: the method and the URL below the base URL, in normal form."""
+
+    method: str
+    url: str
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments of the path."""
+        return [segment for segment in self.url.partition("?")[0].split("/") if segment]
+
+    @property
+    def target(self) -> WriteTarget | None:
+        """The target of a write; None for a plain create, because its resource does not exist yet, and for reads."""
+        segments, query = self.segments, self.url.partition("?")[2]
+        if not segments or self.method not in WRITES or (self.method == "POST" and len(segments) == 1):
+            return None
+        return WriteTarget(segments[0], segments[1]) if segments[1:] else WriteTarget(segments[0], "", query)
+
+    @property
+    def created_type(self) -> str | None:
+        """The type of the resource that a write may create with an id from the server; None if it creates none."""
+        return self.segments[0] if self.method in ("POST", "PUT") and len(self.segments) == 1 else None
+
+
+class RefusedEntry(NamedTuple):
+    """An entry of a bundle that is not sent: its answer and its interaction."""
+
+    answer: Resource
+    interaction: Interaction
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request in the form in which it is sent.
+
+    Attributes:
+        request: The request. Writes ask for JSON.
+        parts: The request, or the entries of its bundle that are sent.
+        writes: Whether it may write.
+        refused: The entries of its bundle that are not sent, by their position.
+    """
+
+    request: Request
+    parts: tuple[RequestPart, ...]
+    writes: bool = False
+    refused: Mapping[int, RefusedEntry] = field(default_factory=dict)
+
+    def woven(self, sent: Sequence[T], refused: Mapping[int, T]) -> list[T]:
+        """Return what belongs to each entry of the bundle, from what belongs to its entries that are sent or not."""
+        rest = iter(sent)
+        return [refused[n] if n in refused else next(rest) for n in range(len(sent) + len(refused))]
+
+    def complete(self, response: Response) -> Response:
+        """Return the response to the whole bundle: with the answers of the entries that were not sent."""
+        if not self.refused:
+            return response
+        body, done = response.body, response.done
+        if response.status == 200:
+            bundle = serialization.loads(body)
+            answers = {number: one.answer for number, one in self.refused.items()}
+            body = serialization.dumps(bundle | {"entry": self.woven(bundle.get("entry", []), answers)})
+            log = self.woven(done, {number: one.interaction for number, one in self.refused.items()})
+        else:
+            failed = {number: one.interaction._replace(status=response.status) for number, one in self.refused.items()}
+            log = self.woven(done, failed)
+        numbered = tuple(one._replace(entry=number) for number, one in enumerate(log))
+        return Response(response.status, response.headers, body, numbered)
+
+
+class _NotUnderstoodError(Exception):
+    """The embedded server does not carry out the request, or its URL cannot be sent."""
+
+
+class RequestReader:
+    """Reads requests as the embedded server does.
+
+    Args:
+        world: The world of the server elsewhere.
+        base_url: The base URL of the server elsewhere.
+    """
+
+    def __init__(self, world: World, base_url: str) -> None:
+        self._session = world.session(base_url=base_url)
+
+    def close(self) -> None:
+        """Release the embedded server."""
+        self._session.close()
+
+    def read(self, request: Request) -> Outgoing | Response:
+        """Return the request in the form in which it is sent, or the answer to a request that is not sent."""
+        try:
+            return self._bundle(request) if is_bundle(request) else self._request(request)
+        except (FhirError, _NotUnderstoodError, RecursionError):
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Response:
+        """Return the embedded server's answer to a request that is not sent."""
+        response = self._session.handle(request)
+        self._session.rollback()
+        if not any(one.effect for one in response.done):
+            return response
+        text = "This request cannot be sent to a server elsewhere: the id '.' or '..' has another meaning in a URL"
+        done = tuple(one._replace(status=400, effect="") for one in response.done)
+        return Response(400, {}, serialization.dumps(operation_outcome(text)), done)
+
+    # Requests other than bundles
+
+    def _request(self, request: Request) -> Outgoing:
+        self._check_size(request)
+        segments = [decode(segment) for segment in request.path.split("/") if segment]
+        pairs = decode_query(request.query)
+        if not segments:
+            return self._base(request, pairs)
+        target = parse_path(segments)
+        kind = route(request.method, target) if request.method in _METHODS else None
+        if kind is None or (target.resource_type and target.resource_type not in RESOURCE_TYPE_SET):
+            raise _NotUnderstoodError
+        for name in (target.id, target.version) if target.resource_type else ():
+            if name and not _NAME.fullmatch(name):
+                raise _NotUnderstoodError
+        if kind == "operation":
+            return self._operation(request, target, pairs)
+        return (
+            self._write(request, kind, target, pairs) if kind in WRITES.values() else self._read(request, kind, target)
+        )
+
+    def _check_size(self, request: Request) -> None:
+        limits = self._session.limits
+        if (
+            len(request.path) + len(request.query) > limits.url_chars
+            or len(request.body) > limits.body_bytes
+            or (not request.path.startswith(("/Binary", "Binary")) and json_values(request.body) > limits.json_values)
+        ):
+            raise _NotUnderstoodError
+
+    def _base(self, request: Request, pairs: Pairs) -> Outgoing:
+        """Read a request for a further page of a search."""
+        if request.method != "GET" or request.path.strip("/") != request.path.removeprefix("/"):
+            raise _NotUnderstoodError
+        if not any(name == "_getpages" for name, _ in pairs):
+            raise _NotUnderstoodError
+        return _reading("GET", "", request)
+
+    def _read(self, request: Request, kind: Kind, target: Target) -> Outgoing:
+        method = "HEAD" if request.method == "HEAD" else "GET"
+        on_type = [target.resource_type, target.id] if target.resource_type else []
+        if kind == "search":
+            return _searching(request, target)
+        if kind == "capabilities":
+            if request.method not in ("GET", "HEAD"):
+                raise _NotUnderstoodError
+            return _reading(method, _path("metadata"), request)
+        version = ["_history", target.version] if kind in ("history", "vread") else []
+        return _reading(method, _path(*on_type, *version), request)
+
+    def _operation(self, request: Request, target: Target, pairs: Pairs) -> Outgoing:
+        if not is_implemented(request.method, target):
+            raise _NotUnderstoodError
+        name = target.operation
+        on_type = [target.resource_type, target.id] if target.resource_type else []
+        if name in CHANGE_META:
+            meta = posted_meta(request)
+            parameters = {"resourceType": "Parameters", "parameter": [{"name": "meta", "valueMeta": meta}]}
+            return _writing("POST", _path(*on_type, name), request, parameters)
+        version = ["_history", target.version] if target.version and name == "$meta" else []
+        if name == "$validate" and request.method == "POST":
+            return _reading("POST", _path(*on_type, name), request, body=request.body)
+        if name == "$everything":
+            query = urlencode([*pairs, *posted_parameters(request)])
+            return _reading("GET", _path(*on_type, name), request, query=query)
+        return _reading("GET", _path(*on_type, *version, name), request)
+
+    def _write(self, request: Request, kind: Kind, target: Target, pairs: Pairs) -> Outgoing:
+        resource_type, id = target.resource_type, target.id
+        ctx = self._session.context(request)
+        shape(ctx, serialization.dumps({"resourceType": resource_type}), pairs)  # refuses parameters that do not fit
+        path = [resource_type, id]
+        if target.version:
+            if not target.version.isdigit():
+                raise _NotUnderstoodError
+            path += ["_history", target.version]
+        body, headers = _write_body(request, kind, target)
+        query = urlencode([pair for pair in pairs if pair[0] in _SHAPES])
+        if kind == "create":
+            if condition := self._condition(request, resource_type, request.headers.get("if-none-exist", "")):
+                headers["if-none-exist"] = condition
+        elif not id:
+            query = self._criteria(request, resource_type, request.query)
+        elif kind != "delete" and (version := request.headers.get("if-match", "").strip()):
+            headers["if-match"] = _printable(version)
+        return _writing(request.method, _path(*path), request, body, query=query, headers=headers)
+
+    def _criteria(self, request: Request, resource_type: str, query: str) -> str:
+        """Return the criteria of a conditional write that the embedded server applies.
+
+        Raises:
+            FhirError: The embedded server refuses the criteria.
+        """
+        search.match(self._session.context(request), resource_type, query, 1)
+        return urlencode(search.criteria(resource_type, query), safe=":/,|", quote_via=quote)
+
+    def _condition(self, request: Request, resource_type: str, text: str) -> str:
+        """Return the condition of a conditional create."""
+        query = if_none_exist(text)
+        return f"{resource_type}?{self._criteria(request, resource_type, query)}" if query else ""
+
+    # Bundles
+
+    def _bundle(self, request: Request) -> Outgoing | Response:
+        """Read a batch or a transaction.
+
+        The embedded server answers the entries that are not sent; an entry that is sent has a stand-in there. If that
+        answer is an error, it is the answer to the whole bundle.
+        """
+        self._check_size(request)
+        if request.path not in ("", "/") or "text/html" in request.headers.get("accept", ""):
+            raise _NotUnderstoodError
+        posted = parse_body(request, "Bundle", "TRANSACTION")
+        kind, listed = posted.get("type", "transaction"), posted.get("entry", [])
+        if kind not in ("batch", "transaction") or len(listed) > self._session.limits.bundle_entries:
+            raise _NotUnderstoodError
+        ctx = self._session.context(request)
+        parts: dict[int, tuple[RequestPart, Resource]] = {}
+        entries = read_entries(ctx, listed)
+        for entry in entries:
+            try:
+                parts[entry.number] = self._entry(request, entry)
+            except (FhirError, _NotUnderstoodError):
+                continue
+        refused: dict[int, RefusedEntry] = {}
+        if not parts:
+            raise _NotUnderstoodError
+        if len(parts) < len(listed):
+            rest = [_STAND_IN if number in parts else one for number, one in enumerate(listed)]
+            body = serialization.dumps({"resourceType": "Bundle", "type": kind, "entry": rest})
+            response = self._answer(Request("POST", "", headers={"content-type": FHIR_JSON}, body=body))
+            if response.status != 200:
+                return response
+            answers = serialization.loads(response.body)["entry"]
+            refused = {
+                number: RefusedEntry(answers[number], response.done[number])
+                for number in range(len(listed))
+                if number not in parts
+            }
+        bundle = {"resourceType": "Bundle", "type": kind, "entry": [entry for _, entry in parts.values()]}
+        writes = any(part.method != "GET" for part, _ in parts.values())
+        sent = _writing("POST", "", request, bundle)
+        return Outgoing(sent.request, tuple(part for part, _ in parts.values()), writes, refused)
+
+    def _entry(self, request: Request, entry: BundleEntry) -> tuple[RequestPart, Resource]:
+        """Return an entry in the form in which it is sent."""
+        entry.check()
+        asked: Resource = {"method": entry.verb}
+        if entry.verb == "GET":
+            path = f"/{entry.path}".replace("#", "%23")
+            read = self._request(Request("GET", path, entry.read_query())).request
+            url = read.path.removeprefix("/") + (f"?{read.query}" if read.query else "")
+            asked |= {"url": url} | ({"ifNoneMatch": entry.if_none_match} if entry.if_none_match else {})
+            return RequestPart("GET", f"/{url}"), {"request": asked}
+        resource_type, id = entry.type, entry.id
+        if resource_type not in RESOURCE_TYPE_SET or (id and not _NAME.fullmatch(id)):
+            raise _NotUnderstoodError
+        url = resource_type
+        if id:
+            url += f"/{id}"
+        elif entry.verb != "POST":
+            url += f"?{self._criteria(request, resource_type, entry.query)}"
+        asked["url"] = url
+        if entry.verb == "POST" and entry.if_none_exist:
+            asked["ifNoneExist"] = self._condition(request, resource_type, entry.if_none_exist)
+        if entry.if_match and entry.verb in ("PUT", "PATCH"):
+            asked["ifMatch"] = entry.if_match
+        sent: Resource = {"fullUrl": entry.full_url} if entry.full_url else {}
+        if entry.verb != "DELETE":
+            resource = entry.body()
+            if entry.verb == "PATCH":
+                resource = _patch_resource(resource)
+            sent["resource"] = _with_id(resource, id) if entry.verb == "PUT" else resource
+        return RequestPart(entry.verb, f"/{url}"), {**sent, "request": asked}
+
+
+_STAND_IN = {"request": {"method": "GET", "url": "Basic?_summary=count"}}
+"""An entry that the embedded server always answers with status 200."""
+
+
+def is_bundle(request: Request) -> bool:
+    """Return whether a request is a batch or transaction."""
+    return request.method == "POST" and not request.path.strip("/")
+
+
+def in_requested_format(request: Request, response: Response) -> Response:
+    """Return the JSON response to a write in the format that the agent asked for."""
+    pairs = decode_query(request.query)
+    wanted, indent = requested_format(request, pairs), ("_pretty", "true") in pairs
+    if (wanted is DEFAULT_FORMAT and not indent) or not response.headers.get("Content-Type", "").startswith(FHIR_JSON):
+        return response
+    headers = {name: value for name, value in response.headers.items() if name != "Content-Type"}
+    try:
+        return write_response(replace(response, headers=headers), wanted, indent=indent, limits=Limits())
+    except FhirError:  # nested too deeply for the format
+        return response
+
+
+def _path(*names: str) -> str:
+    return "".join(f"/{name}" for name in names if name)
+
+
+def _printable(text: str) -> str:
+    """Return the value of a header, if HTTP can send it."""
+    text = text.strip()
+    if not _PRINTABLE.fullmatch(text):
+        raise _NotUnderstoodError
+    return text
+
+
+def _reading(method: str, path: str, request: Request, *, body: bytes = b"", query: str | None = None) -> Outgoing:
+    """Return a request that only reads, with the request's headers."""
+    names = _READ_HEADERS | ({"content-type"} if body else set())
+    headers = {n: v.strip() for n, v in request.headers.items() if n in names and _PRINTABLE.fullmatch(v.strip())}
+    query = quote(request.query if query is None else query, safe=_SAFE)
+    return Outgoing(Request(method, path, query, headers, body), (RequestPart(method, path),))
+
+
+def _searching(request: Request, target: Target) -> Outgoing:
+    if request.method != "POST":
+        return _reading("GET", _path(target.resource_type, target.operation), request)
+    form = decode_form(request.headers.get("content-type", ""), request.body)
+    headers = {**request.headers, "content-type": _FORM}
+    path = _path(target.resource_type, target.operation)
+    return _reading("POST", path, replace(request, headers=headers), body=urlencode(form).encode())
+
+
+def _writing(
+    method: str,
+    path: str,
+    request: Request,
+    body: Json = None,
+    *,
+    query: str = "",
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> Outgoing:
+    """Return a request that may write: with an own text of the body, and without a wish for a format."""
+    wish = preference(request)
+    sent = {
+        "accept": FHIR_JSON,
+        **({} if body is None else {"content-type": FHIR_JSON}),
+        **({"prefer": f"return={wish}"} if wish else {}),
+        **headers,
+    }
+    content = b"" if body is None else serialization.dumps(body)
+    part = RequestPart(method, f"{path}?{query}" if query else path)
+    return Outgoing(Request(method, path, query, sent, content), (part,), writes=True)
+
+
+def _write_body(request: Request, kind: Kind, target: Target) -> tuple[Json, dict[str, str]]:
+    """Return the body of a write, with its headers; None if it has none."""
+    if kind == "delete":
+        return None, {}
+    if kind == "patch":
+        content_type, patch = _patch(media_type(request.headers.get("content-type", "").strip()), request.body)
+        return patch, {"content-type": content_type}
+    if kind == "create" and target.id:
+        raise _NotUnderstoodError
+    return _with_id(posted_resource(request, target), target.id), {}
+
+
+def _with_id(resource: Resource, id: str) -> Resource:
+    """Return a resource with another id, or without one."""
+    rest = {name: value for name, value in resource.items() if name not in ("resourceType", "id")}
+    return {"resourceType": resource["resourceType"], **({"id": id} if id else {}), **rest}
+
+
+def _patch(content_type: str, body: bytes) -> tuple[str, Json]:
+    """Parse a patch; return the media type and the document to send."""
+    patch = read_patch(content_type, body)
+    if isinstance(patch, JsonPatch):
+        return _JSON_PATCH, serialization.loads(body)
+    if not isinstance(patch, FhirPathPatch) or patch.parameters["resourceType"] != "Parameters":
+        raise _NotUnderstoodError
+    return FHIR_JSON, patch.parameters
+
+
+def _patch_resource(resource: Resource) -> Resource:
+    """Return the resource of a PATCH entry in the form in which it is sent."""
+    read_patch_resource(resource)
+    if resource["resourceType"] != "Binary":
+        return resource
+    document = base64.b64decode(resource.get("data", ""), validate=False)
+    content_type, patch = _patch(media_type(str(resource["contentType"])), document)
+    data = base64.b64encode(serialization.dumps(patch)).decode("ascii")
+    return {"resourceType": "Binary", "contentType": content_type, "data": data}
