@@ -117,7 +117,7 @@ class Session(FhirSession):
         return self._answer(request, is_entry=True)
 
     def _answer(self, request: Request, *, is_entry: bool = False) -> Response:
-        request = _without_surrogates(request)
+        request = without_surrogates(request)
         ctx = self.context(request)
         try:
             with self.store.budget(WorkBudget(self.limits.sql_steps)), self._all_or_nothing(request):
@@ -389,7 +389,7 @@ def _header_url(text: str) -> str:
     return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)
 
 
-def _without_surrogates(request: Request) -> Request:
+def without_surrogates(request: Request) -> Request:
     """Replace lone surrogates, which neither UTF-8 nor SQLite can encode, with question marks."""
     if "".join((request.method, request.path, request.query, *request.headers.values())).isascii():
         return request

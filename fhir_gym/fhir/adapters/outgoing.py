@@ -24,15 +24,15 @@ from fhir_gym.fhir.formats import requested_format, write_response
 from fhir_gym.fhir.interaction_log import WRITES, Interaction, Kind
 from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, read_entries, read_patch_resource
 from fhir_gym.fhir.interactions.conditional import if_none_exist
-from fhir_gym.fhir.interactions.everything import posted_parameters
 from fhir_gym.fhir.interactions.operations import CHANGE_META, is_implemented, posted_meta
 from fhir_gym.fhir.interactions.patch import FhirPathPatch, JsonPatch, read_patch
 from fhir_gym.fhir.interactions.read import shape
 from fhir_gym.fhir.interactions.write import media_type, parse_body, posted_resource, preference
 from fhir_gym.fhir.limits import Limits
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routes import Target, parse_path, route
+from fhir_gym.fhir.session import without_surrogates
 from fhir_gym.fhir.urls import Pairs, decode, decode_form, decode_query
 from fhir_gym.fhir.world import World
 from fhir_gym.types import Json, Resource
@@ -46,6 +46,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _READ_HEADERS = frozenset({"accept", "if-modified-since", "if-none-match", "prefer"})
 _SHAPES = frozenset({"_elements", "_summary"})
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9\-.]{1,64}")  # in a URL, the segments "." and ".." are no names
+_UNSENDABLE = "Such an id or version in the URL cannot be sent to a server elsewhere, where it may have another meaning"
 _PRINTABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
 _SAFE = "".join(map(chr, range(33, 127))).replace("#", "")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -150,6 +151,7 @@ class RequestReader:
 
     def read(self, request: Request) -> Outgoing | Response:
         """Return the request in the form in which it is sent, or the answer to a request that is not sent."""
+        request = without_surrogates(request)
         try:
             return self._bundle(request) if is_bundle(request) else self._request(request)
         except (FhirError, _NotUnderstoodError, RecursionError):
@@ -161,9 +163,8 @@ class RequestReader:
         self._session.rollback()
         if not any(one.effect for one in response.done):
             return response
-        text = "This request cannot be sent to a server elsewhere: the id '.' or '..' has another meaning in a URL"
         done = tuple(one._replace(status=400, effect="") for one in response.done)
-        return Response(400, {}, serialization.dumps(operation_outcome(text)), done)
+        return Response(400, {"Content-Type": JSON}, serialization.dumps(operation_outcome(_UNSENDABLE)), done)
 
     # Requests other than bundles
 
@@ -221,15 +222,16 @@ class RequestReader:
         name = target.operation
         on_type = [target.resource_type, target.id] if target.resource_type else []
         if name in CHANGE_META:
-            meta = posted_meta(request)
-            parameters = {"resourceType": "Parameters", "parameter": [{"name": "meta", "valueMeta": meta}]}
-            return _writing("POST", _path(*on_type, name), request, parameters)
+            meta = {"name": "meta", "valueMeta": posted_meta(request)}
+            labels = {"resourceType": "Parameters", "parameter": [meta]}
+            return _writing("POST", _path(*on_type, name), request, labels)
         version = ["_history", target.version] if target.version and name == "$meta" else []
         if name == "$validate" and request.method == "POST":
             return _reading("POST", _path(*on_type, name), request, body=request.body)
-        if name == "$everything":
-            query = urlencode([*pairs, *posted_parameters(request)])
-            return _reading("GET", _path(*on_type, name), request, query=query)
+        if name == "$everything" and request.method == "POST":
+            is_form = bool(decode_form(request.headers.get("content-type", ""), request.body))
+            parameters = None if is_form else serialization.parse_resource(request.body, "Parameters")
+            return _posting(request, _path(*on_type, name), parameters)
         return _reading("GET", _path(*on_type, *version, name), request)
 
     def _write(self, request: Request, kind: Kind, target: Target, pairs: Pairs) -> Outgoing:
@@ -297,7 +299,8 @@ class RequestReader:
             body = serialization.dumps({"resourceType": "Bundle", "type": kind, "entry": rest})
             response = self._answer(Request("POST", "", headers={"content-type": FHIR_JSON}, body=body))
             if response.status != 200:
-                return response
+                attempts = tuple(entry.attempt()._replace(status=response.status) for entry in entries)
+                return replace(response, done=attempts)
             answers = serialization.loads(response.body)["entry"]
             refused = {
                 number: RefusedEntry(answers[number], response.done[number])
@@ -386,10 +389,19 @@ def _reading(method: str, path: str, request: Request, *, body: bytes = b"", que
 def _searching(request: Request, target: Target) -> Outgoing:
     if request.method != "POST":
         return _reading("GET", _path(target.resource_type, target.operation), request)
-    form = decode_form(request.headers.get("content-type", ""), request.body)
-    headers = {**request.headers, "content-type": _FORM}
-    path = _path(target.resource_type, target.operation)
-    return _reading("POST", path, replace(request, headers=headers), body=urlencode(form).encode())
+    return _posting(request, _path(target.resource_type, target.operation))
+
+
+def _posting(request: Request, path: str, parameters: Resource | None = None) -> Outgoing:
+    """Return a POST that only reads, with a form or with parameters in its body."""
+    if parameters is None:
+        form = decode_form(request.headers.get("content-type", ""), request.body)
+        content_type, body = _FORM, urlencode(form).encode()
+    else:
+        content_type, body = FHIR_JSON, serialization.dumps(parameters)
+    return _reading(
+        "POST", path, replace(request, headers={**request.headers, "content-type": content_type}), body=body
+    )
 
 
 def _writing(
