@@ -35,7 +35,14 @@ from fhir_gym.fhir.adapters.outgoing import (
 )
 from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
-from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, answers, created, difference, interactions
+from fhir_gym.fhir.adapters.remote_interactions import (
+    ResourceStates,
+    accepted_targets,
+    answers,
+    created,
+    difference,
+    interactions,
+)
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.adapters.undo import content, put_back
 from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
@@ -172,9 +179,11 @@ class RemoteSession(FhirSession):
         with self._noted(request, parts, states) as sent:
             response = self._http.send(request)
             told = answers(request, response)
-            foreseen = {state.key for changed in states for state in changed}
-            new = [key for key in created(told, parts) if key not in foreseen]
-            if doubt := difference(told, parts, states) or self._unforeseen(sent, foreseen | {*new}):
+            named = {state.key for changed in states for state in changed}
+            new = [key for key in created(told, parts) if key not in named]
+            if doubt := difference(told, parts, states) or self._unforeseen(
+                sent, accepted_targets(told, states) | {*new}
+            ):
                 self._journal.doubt(doubt)
                 self._lost[-1] = replace(sent, doubt=doubt)
                 raise FhirServerError(f"{self.base_url} {doubt}, which {sent.request} does not ask for")
@@ -208,11 +217,11 @@ class RemoteSession(FhirSession):
 
     def _unforeseen(self, sent: SentWrite, foreseen: Set[Key]) -> str | None:
         """Return what the server has written since a write was sent, and is not foreseen; None if there is nothing."""
-        written = versions_since(self._http, sent.time) if sent.time else None
-        if written is None:
+        told = versions_since(self._http, sent.time) if sent.time else None
+        if told is None:
             return None
-        self._time = written.now
-        others = [f"{kind}/{id}" for kind, id in dict.fromkeys(version.key for version in written.versions)]
+        self._time = told.now
+        others = [f"{kind}/{id}" for kind, id in dict.fromkeys(version.key for version in told.versions)]
         others = [name for name in others if tuple(name.split("/")) not in foreseen]
         return f"wrote {', '.join(others[:_SHOWN])}" if others else None
 
@@ -319,13 +328,13 @@ class RemoteSession(FhirSession):
         sleep(SETTLING)
         unknown: list[str] = []
         for write in self._lost:
-            written = versions_since(self._http, write.time) if write.time else None
-            if written is None:
+            told = versions_since(self._http, write.time) if write.time else None
+            if told is None:
                 unknown += [write.problem] if write.creates or write.doubt else []
                 continue
             known = {state.key for state in self._log}
             others: dict[Key, list[Version]] = {}
-            for version in written.versions:
+            for version in told.versions:
                 if version.key not in known:
                     others.setdefault(version.key, []).append(version)
             for (kind, id), versions in others.items():

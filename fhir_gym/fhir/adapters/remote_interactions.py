@@ -77,6 +77,13 @@ def created(told: Sequence[WriteAnswer], parts: Sequence[RequestPart]) -> list[t
     ]
 
 
+def accepted_targets(told: Sequence[WriteAnswer], states: Sequence[Sequence[ResourceStates]]) -> set[tuple[str, str]]:
+    """Return type and id of each resource that the accepted parts of a request may have changed."""
+    return {
+        state.key for answer, changed in zip(told, states, strict=False) if answer.status < 300 for state in changed
+    }
+
+
 def difference(
     told: Sequence[WriteAnswer], parts: Sequence[RequestPart], states: Sequence[Sequence[ResourceStates]]
 ) -> str | None:
