@@ -279,6 +279,7 @@ class RequestReader:
         self._check_size(request)
         if request.path not in ("", "/") or "text/html" in request.headers.get("accept", ""):
             raise _NotUnderstoodError
+        decode_query(request.query)  # refuses what it cannot decode
         posted = parse_body(request, "Bundle", "TRANSACTION")
         kind, listed = posted.get("type", "transaction"), posted.get("entry", [])
         if kind not in ("batch", "transaction") or len(listed) > self._session.limits.bundle_entries:

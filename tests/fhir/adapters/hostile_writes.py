@@ -178,6 +178,7 @@ OPERATIONS: dict[str, Request] = {
     "validation": request("POST", "/Patient/$validate", patient()),
     "validation with a method": request("POST", "/Patient/$validate?_method=PUT", patient()),
     "the base by PUT": request("PUT", "/", BATCH),
+    "a query that nobody can decode": request("POST", "/?_format=%zz", BATCH),
     "two slashes": request("POST", "//", BATCH),
 }
 
