@@ -101,7 +101,9 @@ class HostileRequests:
             if isinstance(value, list) and value and rng.random() < 0.5:
                 twisted: Json = value[0]
             else:
-                other: Json = rng.choice(("Patient/S1", "./Patient/S2", "DELETE", "put", {}, None, rng.choice(TEMPLATES)[3]))
+                other: Json = rng.choice(
+                    ("Patient/S1", "./Patient/S2", "DELETE", "put", {}, None, rng.choice(TEMPLATES)[3])
+                )
                 twisted = rng.choice(([value], [value, value], [[value]], {"a": value}, other))
             body = replaced(body, path, twisted)
         return body

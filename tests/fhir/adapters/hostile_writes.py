@@ -174,6 +174,8 @@ OPERATIONS: dict[str, Request] = {
     "a search by JSON": request("POST", "/Patient/_search", WRECKED),
     "a search by PUT": request("PUT", "/Patient/_search", WRECKED),
     "a search behind an id": request("PUT", "/Patient/S1/_search", WRECKED),
+    "a read with another method in a header": request("GET", "/Patient/S1", x_http_method_override="DELETE"),
+    "a search with other headers": request("POST", "/Patient/_search", x_http_method="DELETE", x_forwarded_host="x"),
     "a read with a body": request("GET", "/Patient/S1", WRECKED),
     "validation": request("POST", "/Patient/$validate", patient()),
     "validation with a method": request("POST", "/Patient/$validate?_method=PUT", patient()),

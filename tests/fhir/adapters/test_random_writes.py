@@ -24,20 +24,33 @@ from tests.property.scene import build_world
 from tests.worlds.serving import served
 
 
+class Moment:
+    """A request before or after which something happens: the nth of all requests, or of those that are no GET."""
+
+    def __init__(self, rng: Random) -> None:
+        self.all = rng.random() < 0.5
+        self.left = rng.randrange(4, 26) if self.all else rng.randrange(2, 9)
+        self.after = rng.random() < 0.5
+
+    def has_come(self, method: str) -> bool:
+        """Count a request."""
+        self.left -= self.all or method != "GET"
+        return self.left == 0 and (self.all or method != "GET")
+
+
 class Killer:
     """An ASGI application that kills a client at one of its requests, before or after carrying it out."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.client = self.left = 0
-        self.after = False
+        self.client = 0
+        self.moment = Moment(Random(0))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.left -= scope["type"] == "http"
-        if self.left or scope["type"] != "http" or not self.client:
+        if not (self.client and scope["type"] == "http" and self.moment.has_come(scope["method"])):
             return await self.app(scope, receive, send)
         client, self.client = self.client, 0
-        if self.after:
+        if self.moment.after:
             await self.app(scope, receive, _nowhere)
         os.kill(client, signal.SIGKILL)
 
@@ -84,9 +97,8 @@ def killed(server: str, world: World, killer: Killer, seeds: range) -> int:
     before, number = state(server), 0
     with children(world, server) as pipe:
         for seed in seeds:
-            rng = Random(seed)
             pipe.send((seed, 6))
-            killer.client, killer.left, killer.after = pipe.recv(), rng.randrange(4, 30), rng.random() < 0.5
+            killer.client, killer.moment = pipe.recv(), Moment(Random(seed))
             pipe.send("go")
             number += pipe.recv() == signal.SIGKILL
             killer.client = 0
@@ -103,26 +115,28 @@ class Crash(BaseException):
 class Crashes(httpx.HTTPTransport):
     """Ends at one of its requests, before or after sending it."""
 
-    def __init__(self, left: int, *, after: bool) -> None:
+    def __init__(self, moment: Moment) -> None:
         super().__init__(verify=False)
-        self.left, self.after = left, after
+        self.moment = moment
+        self.ended = False
 
     @override
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.left -= 1
-        if self.left <= 0:
-            if self.after and not self.left:
-                super().handle_request(request).close()
+        if self.ended:
             raise Crash
-        return super().handle_request(request)
+        self.ended = self.moment.has_come(request.method)
+        if not self.ended:
+            return super().handle_request(request)
+        if self.moment.after:
+            super().handle_request(request).close()
+        raise Crash
 
 
 def crashed(server: str, world: World, seeds: range) -> None:
     """Play episodes; half of them end at some request, as by the end of their process."""
     before = state(server)
     for seed in seeds:
-        rng = Random(seed)
-        transport = Crashes(rng.randrange(4, 60), after=rng.random() < 0.5)
+        transport = Crashes(Moment(Random(seed)))
         try:
             play(world, server, seed, 6, client=httpx.Client(transport=transport))
         except Crash:
