@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
+from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import search, serialization
-from fhir_gym.fhir.costs import json_values
+from fhir_gym.fhir.costs import json_values, refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
 from fhir_gym.fhir.formats import requested_format, write_response
@@ -33,6 +34,7 @@ from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routes import Target, parse_path, route
 from fhir_gym.fhir.session import without_surrogates
+from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.fhir.urls import Pairs, decode, decode_form, decode_query
 from fhir_gym.fhir.world import World
 from fhir_gym.types import Json, Resource
@@ -48,6 +50,7 @@ _SHAPES = frozenset({"_elements", "_summary"})
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9\-.]{1,64}")  # in a URL, the segments "." and ".." are no names
 _UNSENDABLE = "Such an id or version in the URL cannot be sent to a server elsewhere, where it may have another meaning"
 _PRINTABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
+_PLAIN_QUERY = re.compile(r"[A-Za-z0-9\-._~:/,|=&%$@!*()']+")
 _SAFE = "".join(map(chr, range(33, 127))).replace("#", "")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -114,14 +117,22 @@ class Outgoing:
         return [refused[n] if n in refused else next(rest) for n in range(len(sent) + len(refused))]
 
     def complete(self, response: Response) -> Response:
-        """Return the response to the whole bundle: with the answers of the entries that were not sent."""
+        """Return the response to the whole bundle: with the answers of the entries that were not sent.
+
+        Raises:
+            FhirServerError: The server has not answered every entry.
+        """
         if not self.refused:
             return response
         body, done = response.body, response.done
         if response.status == 200:
-            bundle = serialization.loads(body)
+            bundle = _bundle_of(body)
+            if len(bundle["entry"]) != len(self.parts):
+                raise FhirServerError(
+                    f"the server answered {len(bundle['entry'])} entries instead of {len(self.parts)}"
+                )
             answers = {number: one.answer for number, one in self.refused.items()}
-            body = serialization.dumps(bundle | {"entry": self.woven(bundle.get("entry", []), answers)})
+            body = serialization.dumps(bundle | {"entry": self.woven(bundle["entry"], answers)})
             log = self.woven(done, {number: one.interaction for number, one in self.refused.items()})
         else:
             failed = {number: one.interaction._replace(status=response.status) for number, one in self.refused.items()}
@@ -152,8 +163,10 @@ class RequestReader:
     def read(self, request: Request) -> Outgoing | Response:
         """Return the request in the form in which it is sent, or the answer to a request that is not sent."""
         request = without_surrogates(request)
+        store = self._session.store
         try:
-            return self._bundle(request) if is_bundle(request) else self._request(request)
+            with store.budget(WorkBudget(self._session.limits.sql_steps)), refusing():
+                return self._bundle(request) if is_bundle(request) else self._request(request)
         except (FhirError, _NotUnderstoodError, RecursionError):
             return self._answer(request)
 
@@ -261,12 +274,18 @@ class RequestReader:
             FhirError: The embedded server refuses the criteria.
         """
         search.match(self._session.context(request), resource_type, query, 1)
-        return urlencode(search.criteria(resource_type, query), safe=":/,|", quote_via=quote)
+        criteria = search.criteria(resource_type, query)
+        if criteria == decode_query(query) and _PLAIN_QUERY.fullmatch(query):
+            return query  # messages quote it
+        return urlencode(criteria, safe=":/,|", quote_via=quote)
 
     def _condition(self, request: Request, resource_type: str, text: str) -> str:
         """Return the condition of a conditional create."""
         query = if_none_exist(text)
-        return f"{resource_type}?{self._criteria(request, resource_type, query)}" if query else ""
+        if not query:
+            return ""
+        prefix = f"{resource_type}?" if text.strip().startswith(f"{resource_type}?") else ""
+        return prefix + self._criteria(request, resource_type, query)
 
     # Bundles
 
@@ -332,8 +351,8 @@ class RequestReader:
         elif entry.verb != "POST":
             url += f"?{self._criteria(request, resource_type, entry.query)}"
         asked["url"] = url
-        if entry.verb == "POST" and entry.if_none_exist:
-            asked["ifNoneExist"] = self._condition(request, resource_type, entry.if_none_exist)
+        if entry.verb == "POST" and (condition := self._condition(request, resource_type, entry.if_none_exist)):
+            asked["ifNoneExist"] = condition
         if entry.if_match and entry.verb in ("PUT", "PATCH"):
             asked["ifMatch"] = entry.if_match
         sent: Resource = {"fullUrl": entry.full_url} if entry.full_url else {}
@@ -343,6 +362,16 @@ class RequestReader:
                 resource = _patch_resource(resource)
             sent["resource"] = _with_id(resource, id) if entry.verb == "PUT" else resource
         return RequestPart(entry.verb, f"/{url}"), {**sent, "request": asked}
+
+
+def _bundle_of(body: bytes) -> Resource:
+    """Parse a Bundle; one without entries if it is none."""
+    try:
+        found = serialization.loads(body)
+    except ValueError:
+        found = None
+    bundle: Resource = found if isinstance(found, dict) else {}
+    return bundle if isinstance(bundle.get("entry"), list) else bundle | {"entry": []}
 
 
 _STAND_IN = {"request": {"method": "GET", "url": "Basic?_summary=count"}}
@@ -450,7 +479,7 @@ def _patch(content_type: str, body: bytes) -> tuple[str, Json]:
     patch = read_patch(content_type, body)
     if isinstance(patch, JsonPatch):
         return _JSON_PATCH, serialization.loads(body)
-    if not isinstance(patch, FhirPathPatch) or patch.parameters["resourceType"] != "Parameters":
+    if not isinstance(patch, FhirPathPatch):
         raise _NotUnderstoodError
     return FHIR_JSON, patch.parameters
 

@@ -181,7 +181,7 @@ class RemoteSession(FhirSession):
             told = answers(request, response)
             named = {state.key for changed in states for state in changed}
             new = [key for key in created(told, parts) if key not in named]
-            if doubt := difference(told, parts, states) or self._unforeseen(
+            if doubt := difference(response, told, parts, states) or self._unforeseen(
                 sent, accepted_targets(told, states) | {*new}
             ):
                 self._journal.doubt(doubt)

@@ -53,7 +53,7 @@ class WriteAnswer(NamedTuple):
 
 
 def answers(request: Request, response: Response) -> list[WriteAnswer]:
-    """Return what a server says about a request, or about each entry of a bundle that it has accepted."""
+    """Return what a server says about a request, or about each entry of a bundle; nothing for a refused bundle."""
     if not is_bundle(request):
         place = response.headers.get("Content-Location") or response.headers.get("Location") or ""
         return [_answer(response.status, place)]
@@ -85,13 +85,16 @@ def accepted_targets(told: Sequence[WriteAnswer], states: Sequence[Sequence[Reso
 
 
 def difference(
-    told: Sequence[WriteAnswer], parts: Sequence[RequestPart], states: Sequence[Sequence[ResourceStates]]
+    response: Response,
+    told: Sequence[WriteAnswer],
+    parts: Sequence[RequestPart],
+    states: Sequence[Sequence[ResourceStates]],
 ) -> str | None:
     """Return how what a server says about a write differs from the request; None if it does not.
 
     `states` are the resources that each part of the request may change.
     """
-    if told and len(told) != len(parts):
+    if response.status == 200 and len(told) != len(parts):
         return f"answered {len(told)} entries instead of {len(parts)}"
     for answer, part, changed in zip(told, parts, states, strict=False):
         if not answer.id or answer.status >= 300 or part.method not in WRITES or _fits(answer, part, changed):

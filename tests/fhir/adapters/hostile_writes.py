@@ -211,6 +211,12 @@ HEADERS: dict[str, Request] = {
     "an expunging condition": request(
         "POST", "/Patient", patient(None, "New"), if_none_exist="family=New&_expunge=true"
     ),
+    "a condition with several matches": request("POST", "/Patient", patient(), if_none_exist="family=al"),
+    "a conditional update with several matches": request("PUT", "/Patient?family=al", patient()),
+    "a blank in a condition": request("POST", "/Patient", patient(), if_none_exist="family=a b"),
+    "a plus in a condition": request("DELETE", "/Patient?family=a+b"),
+    "a condition that is too costly": request("DELETE", "/Patient?" + "_has:Observation:patient:" * 40 + "code=x"),
+    "a large condition": request("DELETE", "/Observation?code=" + ",".join(map(str, range(290)))),
     "minimal": request("POST", "/Patient", patient(), prefer="return=minimal; handling=strict"),
     "a page for browsers": _batch(BATCH, accept="text/html"),
     **{

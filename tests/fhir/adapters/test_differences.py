@@ -100,6 +100,11 @@ def shortens(meddler: Meddler, request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json=answer | {"entry": answer["entry"][:-1]}, headers=HEADERS)
 
 
+def garbles(meddler: Meddler, request: httpx.Request) -> httpx.Response:
+    meddler.send(request)
+    return httpx.Response(200, text="<html>", headers={"content-type": "text/html"})
+
+
 def refuses_an_entry(meddler: Meddler, request: httpx.Request) -> httpx.Response:
     answer = meddler.send(request).json()
     answer["entry"][0] = {"response": {"status": "409 Conflict"}}
@@ -132,6 +137,7 @@ CASES = [
     (create, overwrites, "Patient/S2"),
     (batch, shortens, "answered 1 entries instead of 2"),
     (batch, refuses_an_entry, "Patient/S1"),
+    (batch, garbles, "answered 0 entries instead of 2"),
 ]
 
 

@@ -87,6 +87,7 @@ def answer(response: Response) -> Any:
     text = re.sub(r"https?://[^/]+/fhir", "BASE", response.text)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.+Z-]+", "X", text)
     text = re.sub(r'(/|"|&quot;)\d{1,4}\b', r"\1N", text).replace("&_pretty=true", "")
+    text = re.sub(r"a(%20|\+)b", "a b", text)  # a condition with a blank is encoded
     return response.status, response.headers.get("Content-Type"), text
 
 
