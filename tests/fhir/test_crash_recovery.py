@@ -210,7 +210,7 @@ def test_a_deleted_patient_does_not_hide_the_world(tiny_world: World) -> None:
         b'{"format": 1}\n{"write": 1}\n',
         b"[" * 100_000 + b"\n",
         b"null\nnull\n",
-        HEAD + b'{"write": "x", "marks": [1], "undo": []}\n',
+        HEAD + b'{"write": "x", "creates": true, "time": 1, "undo": []}\n',
         HEAD + b'{"created": []}\n',
     ],
 )

@@ -46,7 +46,7 @@ from fhir_gym.fhir.adapters.remote_interactions import (
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.adapters.undo import content, put_back
 from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
-from fhir_gym.fhir.adapters.version_history import Version, server_time, state_before, versions_since
+from fhir_gym.fhir.adapters.version_history import Version, present, state_before, versions_since
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.protocol import Change, FhirSession
@@ -128,6 +128,7 @@ class RemoteSession(FhirSession):
         self._log: list[ResourceStates] = []
         self._lost: list[SentWrite] = []
         self._time: str | None = None
+        self._is_timed = False
         with ExitStack() as stack:
             stack.callback(self._http.close)
             self._reader = RequestReader(world, self.base_url)
@@ -172,8 +173,8 @@ class RemoteSession(FhirSession):
     def _write(self, outgoing: Outgoing) -> Response:
         """Send a write, compare what the server says about it with the request, and read the changed resources."""
         request, parts = outgoing.request, outgoing.parts
-        if self._time is None:
-            self._time = server_time(self._http) or ""
+        if not self._is_timed:
+            self._time, self._is_timed = present(self._http), True
         states = self._before(parts)
         position = len(self._log)
         with self._noted(request, parts, states) as sent:
@@ -201,7 +202,7 @@ class RemoteSession(FhirSession):
     ) -> Iterator[SentWrite]:
         """Note in the log and in the journal what undoes a write. Whatever fails in the block, `rollback` undoes it."""
         creates = any(part.created_type for part in parts)
-        sent = SentWrite(one_line(f"{request.method} {request.path or '/'}", 200), creates, self._time or "")
+        sent = SentWrite(one_line(f"{request.method} {request.path or '/'}", 200), creates, self._time)
         before = [state for changed in states for state in changed]
         self._journal.note(sent, before)
         self._log += before
@@ -220,8 +221,8 @@ class RemoteSession(FhirSession):
         told = versions_since(self._http, sent.time) if sent.time else None
         if told is None:
             return None
-        self._time = told.now
-        others = [f"{kind}/{id}" for kind, id in dict.fromkeys(version.key for version in told.versions)]
+        versions, self._time = told
+        others = [f"{kind}/{id}" for kind, id in dict.fromkeys(version.key for version in versions)]
         others = [name for name in others if tuple(name.split("/")) not in foreseen]
         return f"wrote {', '.join(others[:_SHOWN])}" if others else None
 
@@ -265,7 +266,7 @@ class RemoteSession(FhirSession):
                 self._journal.answered()
             if response.status != 200:
                 raise FhirError(response.status, f"{self.base_url} refuses the set-up: {response.text[:500]}")
-        self._time = None
+        self._is_timed = False
 
     @override
     def checkpoint(self) -> RemoteCheckpoint:
@@ -284,7 +285,7 @@ class RemoteSession(FhirSession):
 
     def _roll_back(self, to: RemoteCheckpoint) -> list[str]:
         """Undo writes and return the resources that had changed."""
-        self._time = None
+        self._time, self._is_timed = None, False
         left = self._find_lost()
         written = self._written(to.writes)
         current = read_all(self._http, [old.key for old in written], self._readable)
@@ -334,7 +335,7 @@ class RemoteSession(FhirSession):
                 continue
             known = {state.key for state in self._log}
             others: dict[Key, list[Version]] = {}
-            for version in told.versions:
+            for version in told[0]:
                 if version.key not in known:
                     others.setdefault(version.key, []).append(version)
             for (kind, id), versions in others.items():

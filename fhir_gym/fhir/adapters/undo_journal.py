@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ class SentWrite:
     Attributes:
         request: Method and path.
         creates: Whether it may create resources with ids from the server.
-        time: The server's time before the write; empty if the server has no history of itself.
+        time: The server's time before the write; None if the server has no history of itself.
         doubt: How the server's answer differs from the request; empty if there is no answer.
     """
 
     request: str
     creates: bool
-    time: str
+    time: str | None
     doubt: str = ""
 
     @property
@@ -159,6 +160,8 @@ class UndoJournal:
                 raise ValueError("it belongs to something else")
         elif "write" in line:
             states = [_state(*state) for state in line["undo"]]
+            if line["time"] is not None:
+                datetime.fromisoformat(line["time"])
             self.unanswered.append(SentWrite(line["write"], line["creates"], line["time"]))
             self.states += states
         elif "doubt" in line:

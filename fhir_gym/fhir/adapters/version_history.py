@@ -31,41 +31,42 @@ class Version(NamedTuple):
         return self.type, self.id
 
 
-class WrittenVersions(NamedTuple):
-    """The versions since a time, newest first, and the time of the server when it told them."""
-
-    versions: list[Version]
-    now: str | None
-
-
-def server_time(client: RemoteClient) -> str | None:
-    """Return the server's time, after which every later version is; None if the server has no history of itself."""
+def present(client: RemoteClient) -> str | None:
+    """Return a time on a server's clock from which on all later versions are; None if it has no history of itself."""
     try:
-        bundle = client.page("/_history?_count=1")
+        return _present(client.page("/_history?_count=1"))
     except FhirError:
         return None
-    newest = max((_time(entry.get("resource")) or "" for entry in _entries(bundle)), default="")
-    now = _time(bundle) or newest
-    return now if now and now >= newest else None  # with versions of the future, later versions are not the newest
 
 
-def versions_since(client: RemoteClient, time: str) -> WrittenVersions | None:
-    """Return the versions after a time; None if the server's history does not tell."""
+def versions_since(client: RemoteClient, time: str) -> tuple[list[Version], str] | None:
+    """Return the versions since a time, newest first, and the present time; None if the server does not tell."""
     found: list[Version] = []
-    after = instant(datetime.fromisoformat(time) + MILLISECOND)
-    url: str | None = f"/_history?_since={quote(after)}&_count={_PAGE}"
-    now: str | None = None
+    later: str | None = None
+    url: str | None = f"/_history?_since={quote(time)}&_count={_PAGE}"
     for _ in range(_MOST_PAGES):
         if url is None:
-            return WrittenVersions(found, now)
+            return found, max(time, later or time)
         try:
             bundle = client.page(url)
         except FhirError:
             return None
-        now = now or _time(bundle)
+        later = later or _present(bundle)
         found += [version for entry in _entries(bundle) if (version := _version(entry))]
         url = link(bundle, "next")
     return None
+
+
+def _present(history: Resource) -> str | None:
+    """Return the time at which a server told its history, just after the newest version."""
+    entries = _entries(history)
+    newest = _time(entries[0].get("resource")) if entries else None
+    now = _time(history) or newest
+    if now is None or (newest is not None and newest > now):  # later versions would not be the newest
+        return None
+    if entries and newest in (None, now):  # the clock of a simulated server stands still between two writes
+        return instant(datetime.fromisoformat(now) + MILLISECOND)
+    return now
 
 
 def state_before(client: RemoteClient, versions: list[Version]) -> Resource | None:

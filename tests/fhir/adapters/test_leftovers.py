@@ -141,7 +141,12 @@ def test_a_strange_note_does_not_block_the_others(server: str, world: World, id:
     scribble(session)
     session._resources.close()
     (journal,) = journals()
-    line = {"write": "POST /", "creates": False, "time": "", "undo": [["Patient", id, before and before | {"id": id}]]}
+    line = {
+        "write": "POST /",
+        "creates": False,
+        "time": None,
+        "undo": [["Patient", id, before and before | {"id": id}]],
+    }
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
     try:
