@@ -25,14 +25,7 @@ from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
-from fhir_gym.fhir.adapters.outgoing import (
-    FHIR_JSON,
-    Outgoing,
-    RequestPart,
-    RequestReader,
-    WriteTarget,
-    in_requested_format,
-)
+from fhir_gym.fhir.adapters.outgoing import FHIR_JSON, Outgoing, RequestPart, WriteTarget, in_requested_format
 from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import (
@@ -43,6 +36,7 @@ from fhir_gym.fhir.adapters.remote_interactions import (
     difference,
     interactions,
 )
+from fhir_gym.fhir.adapters.request_reader import RequestReader
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.adapters.undo import content, put_back
 from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
@@ -163,11 +157,12 @@ class RemoteSession(FhirSession):
         if isinstance(outgoing, Response):
             return outgoing
         if outgoing.writes:
-            response = in_requested_format(request, outgoing.complete(self._write(outgoing)))
+            response = self._write(outgoing)
         else:
             response = self._http.send(outgoing.request, repeatable=True)
             done = interactions(outgoing.request, response, outgoing.parts, [[]] * len(outgoing.parts))
-            response = outgoing.complete(replace(response, done=done))
+            response = replace(response, done=done)
+        response = in_requested_format(request, outgoing.complete(response))
         return replace(response, body=self._http.credentials.hide_in_data(response.body))
 
     def _write(self, outgoing: Outgoing) -> Response:

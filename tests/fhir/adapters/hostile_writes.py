@@ -13,6 +13,7 @@ from tests.property.scene import FHIR, JSON_PATCH
 WRECKED = patient("S1", "Wrecked")
 BATCH = bundle("batch", entry("PUT", "Patient/S1", WRECKED))
 QUOTED = b"{'resourceType':'Bundle','type':'batch','entry':{'request':{'method':'DELETE','url':'Observation/o1'}}}"
+REFUSED = bundle("batch", entry("PUT", "Patient/S2", patient("S2", "Kept")), entry("DELETE", "./Patient/S1"))
 FORM = "application/x-www-form-urlencoded"
 FHIR_XML = "application/fhir+xml"
 XML = b'<Patient xmlns="http://hl7.org/fhir"><id value="S1"/><active value="true"/></Patient>'
@@ -225,6 +226,9 @@ HEADERS: dict[str, Request] = {
         )
         for format in ("html", "ttl", "xml", "nonsense", "json")
     },
+    "reads as XML": request("POST", "/?_pretty=true", bundle("batch", entry("GET", "Patient/S1")), accept=FHIR_XML),
+    "a refused entry as XML": request("POST", "/", REFUSED, accept=FHIR_XML),
+    "a refused transaction as XML": request("POST", "/?_format=xml", {**REFUSED, "type": "transaction"}),
     "an answer in XML": request("POST", "/Patient", patient(), accept="application/fhir+xml"),
     "an indented answer": request("PUT", "/Patient/S1?_pretty=true", WRECKED),
 }
@@ -302,9 +306,7 @@ BODIES: dict[str, Request] = {
     "a transaction with an entry that is refused": _batch(
         bundle("transaction", entry("PUT", "Patient/S2", patient("S2", "Kept")), entry("GET", "Patient/S2/$nonsense"))
     ),
-    "a refused transaction": _batch(
-        bundle("transaction", entry("PUT", "Patient/S2", patient("S2", "Kept")), entry("DELETE", "./Patient/S1"))
-    ),
+    "a refused transaction": _batch({**REFUSED, "type": "transaction"}),
 }
 
 HOSTILE = {**SHAPES, **URLS, **OPERATIONS, **HEADERS, **BODIES}
