@@ -136,11 +136,11 @@ def _alone(
     named = attempted(part.method, part.segments)._replace(status=response.status)
     if part.method not in WRITES or named.kind in ("history", "search"):
         return named
-    if named.operation:
-        if named.operation not in CHANGE_META or response.status >= 300:
-            return named
+    if named.operation in CHANGE_META:
         effect = _effect(changed) if changed else "updated"  # without states to compare, assume a change
-        return named._replace(kind="update" if effect else "operation", effect=effect)
+        return named._replace(kind="update", effect=effect if response.status < 300 else "")
+    if named.operation:
+        return named
     if part.method != "POST":
         return _effected(named, answer, changed)
     if response.status >= 300:
