@@ -8,7 +8,7 @@ from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES, patient_parameters, search_parameters
 from fhir_gym.fhir.hash_order import resources_in_hash_order
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.bundles import fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import FULLTEXT, no_fulltext
@@ -33,7 +33,7 @@ def everything(ctx: RequestContext, resource_type: str, id: str | None, path: st
     Raises:
         FhirError: The resource or a type is unknown, or there are too many resources.
     """
-    options, rest = parse_options([*ctx.pairs, *posted_parameters(ctx.request)])
+    options, rest = parse_options([*ctx.pairs, *_posted(ctx)])
     shape = options.shape(ctx.limits, resource_type)
     for name, _ in rest:
         if name in FULLTEXT:
@@ -52,13 +52,13 @@ def everything(ctx: RequestContext, resource_type: str, id: str | None, path: st
     return _page(ctx, array("q", [*selected, *found]), CompiledQuery(resource_type, (), ()), options, shape, path)
 
 
-def posted_parameters(request: Request) -> Pairs:
+def _posted(ctx: RequestContext) -> Pairs:
     """Return the parameters in the body of a POST: a form, or a Parameters resource."""
-    if request.method != "POST":
+    if ctx.request.method != "POST":
         return []
-    if form := decode_form(request.headers.get("content-type", ""), request.body):
+    if form := decode_form(ctx.request.headers.get("content-type", ""), ctx.request.body):
         return form
-    resource = serialization.parse_resource(request.body, "Parameters")
+    resource = serialization.parse_resource(ctx.request.body, "Parameters")
     listed = resource.get("parameter")
     return [
         (name, str(value))
