@@ -211,6 +211,14 @@ def restore(
             help="Compare all resources, and make the server equal to the world: for episodes of another machine.",
         ),
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Forget what cannot be undone, unreadable notes and the notes of other worlds, so that the next "
+            "episode can start.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     fhir_header: FhirHeaderOption = None,
     fhir_header_from_env: FhirHeaderFromEnvOption = None,
@@ -221,7 +229,8 @@ def restore(
 ) -> None:
     """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
 
-    The next episode on the server does this too.
+    The next episode on the server does this too. What cannot be undone does not keep the command from undoing
+    everything else.
 
     Example: fhir-gym worlds restore hospital-small http://localhost:8080/fhir
     """
@@ -235,13 +244,15 @@ def restore(
             with progress(f"Comparing {opened.name}") as update:
                 found = worlds.compare(opened, server, progress=update, **access)
             _confirm_changes(found, yes)
-        report = worlds.restore(opened, server, comparison=found, **access)
+        report = worlds.restore(opened, server, comparison=found, force=force, **access)
     if as_json:
         print_json(asdict(report))
         return
     for one in report.resources:
         print_text(f"restored {one}")
-    if not report.resources:
+    for one in report.left:
+        note(f"not undone: {one}")
+    if not (report.resources or report.left):
         print_text(f"nothing to restore on {report.server}")
         if not from_world:
             note("for episodes of another machine, use --from-world")

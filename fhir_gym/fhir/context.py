@@ -20,6 +20,8 @@ from fhir_gym.fhir.validation import check_valid
 from fhir_gym.types import Json
 
 Validation = Literal["hapi", "strict"]
+CheckValid = Callable[[Json, bytes], None]
+"""Function that refuses what a client sent if it is not valid: the value, and its JSON text for the places of issues."""
 
 TICK = timedelta(seconds=1)
 """Each write advances the virtual clock by this time: a whole second, so that versions differ in `Last-Modified`."""
@@ -114,6 +116,11 @@ class RequestContext:
         """In strict mode, refuse a resource that is not valid R4; see `fhir_gym.fhir.validation.check_valid`."""
         if self.validation == "strict":
             check_valid(resource, text, self.store.spend)
+
+    @property
+    def strict(self) -> CheckValid | None:
+        """The function `check_valid` in strict mode, otherwise None."""
+        return self.check_valid if self.validation == "strict" else None
 
     @property
     def now_text(self) -> str:

@@ -122,8 +122,8 @@ class Session(FhirSession):
         return self._answer(request, is_entry=True)
 
     def _answer(self, request: Request, *, is_entry: bool = False) -> Response:
-        request = _without_surrogates(request)
-        ctx = self._context(request)
+        request = without_surrogates(request)
+        ctx = self.context(request)
         try:
             with self.store.budget(WorkBudget(self.limits.sql_steps)), self._all_or_nothing(request):
                 self.store.spend(STEPS_OF_A_REQUEST)
@@ -337,7 +337,8 @@ class Session(FhirSession):
         except sqlite3.DatabaseError as error:
             raise unreadable(self.world.path, error) from error
 
-    def _context(self, request: Request) -> RequestContext:
+    def context(self, request: Request) -> RequestContext:
+        """Return the context in which a handler answers a request."""
         host = request.headers.get("host")
         if host:
             base = f"{request.headers.get('x-forwarded-proto', 'http')}://{host}{urlsplit(self.base_url).path}"
@@ -392,7 +393,7 @@ def _header_url(text: str) -> str:
     return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)
 
 
-def _without_surrogates(request: Request) -> Request:
+def without_surrogates(request: Request) -> Request:
     """Replace lone surrogates, which neither UTF-8 nor SQLite can encode, with question marks."""
     if "".join((request.method, request.path, request.query, *request.headers.values())).isascii():
         return request

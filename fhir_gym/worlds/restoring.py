@@ -23,11 +23,13 @@ class RestoreReport:
         world: Name of the world.
         server: Base URL of the server.
         resources: Type and id of each resource that was restored or deleted.
+        left: What could not be undone; empty unless `force`.
     """
 
     world: str
     server: str
     resources: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
 
 def restore(
@@ -35,6 +37,7 @@ def restore(
     url: str,
     *,
     comparison: Comparison | None = None,
+    force: bool = False,
     headers: Mapping[str, str] | None = None,
     ca: str | Path | None = None,
 ) -> RestoreReport:
@@ -48,6 +51,8 @@ def restore(
         url: Base URL of the server.
         comparison: The result of `compare`: its differences are undone instead of those in the journal. Resources that
             only the server has are deleted.
+        force: Whether to forget what cannot be undone, unreadable notes and the notes of other worlds, instead of
+            raising. Everything else is undone in both cases.
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
         ca: PEM file with the certificate authorities to trust; by default those of certifi.
 
@@ -61,13 +66,13 @@ def restore(
     except ValueError as error:
         raise WorldError(str(error)) from error
     states = None if comparison is None else _states(world, comparison)
-    session = RemoteSession(url, world, credentials=credentials, undo=states)
+    session = RemoteSession(url, world, credentials=credentials, undo=states, force=force)
     session.close()
     wrong = [f"{one.type}/{one.id}" for one in states or () if f"{one.type}/{one.id}" not in session.restored]
-    if wrong:
+    if wrong and not force:
         more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
         raise WorldError(f"{session.base_url} still differs in {', '.join(wrong[:_SHOWN])}{more}")
-    return RestoreReport(world.name, session.base_url, session.restored)
+    return RestoreReport(world.name, session.base_url, session.restored, session.left)
 
 
 def _states(world: World, comparison: Comparison) -> list[ResourceStates]:

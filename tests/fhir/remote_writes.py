@@ -14,6 +14,7 @@ from fhir_gym.types import Resource
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR, JSON_PATCH, observation_content
 
+CLIENT = httpx.Client(verify=False)  # all servers are on this machine
 AnySession = Session | RemoteSession
 
 
@@ -26,15 +27,17 @@ def send(session: AnySession, method: str, url: str, body: Any = None, **headers
 
 def state(server: str) -> dict[str, Any]:
     """Return the server's content with exact decimals and sorted labels, and without versions and times."""
+    kinds = ("Patient", "Observation", "Basic", "Binary", "Bundle")
+    searches = bundle("batch", *(entry("GET", f"{kind}?_count=1000") for kind in kinds))
+    answer = CLIENT.post(server, json=searches, headers={"content-type": FHIR})
     found = {}
-    for kind in ("Patient", "Observation", "Basic"):
-        answer = httpx.get(f"{server}/{kind}?_count=1000")
-        for one in json.loads(answer.content, parse_float=str).get("entry", []):
-            resource = one["resource"]
+    for searched in json.loads(answer.content, parse_float=str)["entry"]:
+        for match in searched["resource"].get("entry", []):
+            resource = match["resource"]
             meta = {k: v for k, v in resource.pop("meta").items() if k not in ("versionId", "lastUpdated")}
             for labels in meta.values():
                 labels.sort(key=repr)
-            found[f"{kind}/{resource['id']}"] = resource | {"meta": meta}
+            found[f"{resource['resourceType']}/{resource['id']}"] = resource | {"meta": meta}
     return found
 
 

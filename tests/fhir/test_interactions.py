@@ -12,8 +12,8 @@ from fhir_gym.fhir import Limits, Request, Response, Session, World
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.remote_interactions import interactions
-from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.interaction_log import Interaction
+from tests.fhir.request_parts import request_parts
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR, build_world
 from tests.worlds.serving import served
@@ -196,10 +196,7 @@ def test_the_log_is_not_part_of_the_response(world: World) -> None:
 def answered(method: str, path: str, response: Response, body: Any = None) -> list[str]:
     """Return the interactions that follow from a remote server's response, without a comparison of the resources."""
     request = Request(method, path, "", {"content-type": FHIR}, json.dumps(body).encode())
-    try:
-        parts = request_parts(request, "http://elsewhere/fhir")
-    except ValueError:
-        parts = []
+    parts = request_parts(request)
     return [_told(one) for one in interactions(request, response, parts, [[] for _ in parts])]
 
 
@@ -207,7 +204,9 @@ def test_a_response_without_details_is_logged_as_the_worst_case() -> None:
     done = json.dumps({"resourceType": "Bundle", "type": "batch-response", "entry": [{"response": {"status": "200"}}]})
     assert answered("POST", "/Patient", Response(200, {}, b"")) == ["create Patient/ created"]
     assert answered("POST", "/Patient", Response(400, {}, b"")) == ["create Patient/"]
-    assert answered("POST", "/Patient/$merge", Response(200, {}, b"{}")) == ["update $merge Patient/ updated"]
+    labels = answered("POST", "/Patient/S1/$meta-add", Response(200, {}, b"{}"))
+    assert labels == ["update $meta-add Patient/S1 updated"]
     assert answered("POST", "/Patient/$everything", Response(200, {}, b"{}")) == ["operation $everything Patient/"]
-    assert answered("POST", "/", Response(200, {}, done.encode()), "unreadable") == ["other / updated"]
-    assert answered("POST", "/", Response(400, {}, done.encode()), "unreadable") == ["other /"]
+    asked = {"entry": [{"request": {"method": "POST", "url": "Patient"}}, {"request": {"method": "GET", "url": ""}}]}
+    assert answered("POST", "/", Response(200, {}, done.encode()), asked)[0] == "create Patient/ created"
+    assert answered("POST", "/", Response(400, {}, done.encode()), asked)[0] == "create Patient/"

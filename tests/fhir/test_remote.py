@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,14 @@ import pytest
 
 from fhir_gym import get_task, run, task_keys
 from fhir_gym.errors import InfraError
-from fhir_gym.fhir import Request, Response, World, WorldBuilder
+from fhir_gym.fhir import World, WorldBuilder
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
-from fhir_gym.fhir.adapters.remote_interactions import created
-from fhir_gym.fhir.adapters.write_targets import RequestPart, WriteTarget, is_write, request_parts, targets
 from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks import pack_ids
 from fhir_gym.types import Resource
 from tests.fhir.remote_writes import NOTE, WRITES, AnySession, bundle, furnish, send, state
-from tests.fhir.writing import entry, patient
+from tests.fhir.writing import patient
 from tests.property.scene import FHIR, NOW, build_world
 from tests.worlds.serving import Watched, served
 
@@ -259,52 +256,6 @@ def test_no_server_at_all_and_another_world(world: World, server: str, tmp_path:
         builder.add(patient("not-there"))
     with World.open(tmp_path / "w.sqlite") as other, pytest.raises(InfraError, match="does not contain the world"):
         RemoteSession(server, other)
-
-
-# write targets
-
-
-@pytest.mark.parametrize(
-    ("method", "url", "expected"),
-    [
-        ("PUT", "/Patient/1", [WriteTarget("Patient", "1")]),
-        ("DELETE", "Patient//1/", [WriteTarget("Patient", "1")]),
-        ("PATCH", "/Patient?family=A%20B&_elements=id", [WriteTarget("Patient", "", "family=A+B")]),
-        ("POST", "/Patient", []),
-        ("POST", "/Patient/1/$meta-add", [WriteTarget("Patient", "1")]),
-        ("DELETE", "/Patient?_count=3", []),
-        ("PUT", "/Patient/%zz", []),
-        ("PUT", "/Patient/1/_search", [WriteTarget("Patient", "1")]),
-        ("GET", "/Patient/1", []),
-    ],
-)
-def test_targets(method: str, url: str, expected: list[WriteTarget]) -> None:
-    found = targets(RequestPart(method, url))
-    assert [one._replace(query=one.query.replace("%20", "+")) for one in found] == expected
-
-
-def test_targets_of_a_bundle() -> None:
-    body = bundle("batch", entry("PUT", "http://x/fhir/Patient/1"), entry("GET", "Patient"), {"request": 3}, {})
-    request = Request("POST", "/", body=json.dumps(body).encode())
-    parts = request_parts(request, "http://x/fhir")
-    assert [one.method for one in parts] == ["PUT", "GET", "", ""]
-    assert [target for one in parts for target in targets(one)] == [WriteTarget("Patient", "1")]
-    with pytest.raises(ValueError):
-        request_parts(Request("POST", "/", body=b"{"), "http://x/fhir")
-
-
-def test_created_resources_of_a_response() -> None:
-    place = "http://x/fhir/Patient/7/_history/1"
-    assert created(Response(201, {"Location": place})) == [("Patient", "7")]
-    assert created(Response(200, {"Content-Location": place})) == []
-    assert created(Response(201, {}, b"{")) == []
-
-
-def test_requests_that_write() -> None:
-    assert is_write(Request("POST", "/Patient")) and is_write(Request("DELETE", "/Patient/1"))
-    assert not is_write(Request("POST", "/Patient/_search")) and not is_write(Request("GET", "/Patient"))
-    assert not is_write(Request("POST", "/Patient/$validate"))
-    assert is_write(Request("PUT", "/Patient/1/_search")) and is_write(Request("DELETE", "/Patient/1/$meta"))
 
 
 # episodes

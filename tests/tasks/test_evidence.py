@@ -10,13 +10,13 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Get, Post, Put, to_request
 from fhir_gym.fhir.adapters.remote_interactions import interactions
-from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.grading.counterfactuals import Version, counterfactuals_shown, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import LoggedRequest
 from fhir_gym.tasks.grading.evidence import missing_records
 from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
+from tests.fhir.request_parts import request_parts
 
 BASE = "http://localhost:8080/fhir"
 PHANTOM = {"resourceType": "Patient", "id": "99", "name": [{"family": "Lee"}]}
@@ -38,7 +38,7 @@ def logged(action: Action, body: Any, status: int = 200) -> LoggedRequest:
 def answer(request: Request, body: Any, status: int = 200) -> Response:
     """A response with an interaction log in the form for remote servers."""
     response = Response(status, body=json.dumps(body).encode())
-    parts = request_parts(request, BASE)
+    parts = request_parts(request)
     return replace(response, done=interactions(request, response, parts, [[]] * len(parts)))
 
 

@@ -11,13 +11,13 @@ from fhir_gym.actions import Delete, Finish, Get, to_request
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.fhir import Change
 from fhir_gym.fhir.adapters.remote_interactions import interactions
-from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, get_task, grade
 from fhir_gym.tasks.core.grader import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
 from fhir_gym.tasks.core.task import ExpectedChange
 from fhir_gym.types import Resource
+from tests.fhir.request_parts import request_parts
 
 from .fakes import Greeting, GreetingParams, created, end_state, fake_world
 
@@ -36,7 +36,7 @@ def logged(action: Any, body: Any = None, status: int = 200) -> LoggedRequest:
     request = to_request(action, BASE)
     assert isinstance(request, Request)
     response = Response(status, body=json.dumps(body).encode())
-    done = interactions(request, response, request_parts(request, BASE), [[]])
+    done = interactions(request, response, request_parts(request), [[]])
     return LoggedRequest(action, request, replace(response, done=done))
 
 

@@ -1,15 +1,17 @@
 """A session on a running FHIR server, such as HAPI. The session sends requests over HTTP and can undo its writes.
 
-Before and after each write, the session reads the resources that the write may change: the resource that the URL names,
-the matches of a conditional URL, or the resources of all entries of a bundle. The server's answer names the resources
-that the write created. So the session can log, compare and undo every write.
+The session sends what the embedded server understands of a request, and nothing else (`outgoing`). Before and after
+each write, it reads the resources that the write may change: the resource that the URL names, the matches of a
+conditional URL, or the resources of all entries of a bundle. The server's answer names the resources that the write
+created, and the server's history tells whether the write changed anything else. So the session can log, compare and
+undo every write.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import sleep
@@ -23,21 +25,22 @@ from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
+from fhir_gym.fhir.adapters.outgoing import FHIR_JSON, Outgoing, RequestPart, WriteTarget, in_requested_format
 from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
-from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
+from fhir_gym.fhir.adapters.remote_interactions import (
+    ResourceStates,
+    accepted_targets,
+    answers,
+    created,
+    difference,
+    interactions,
+)
+from fhir_gym.fhir.adapters.request_reader import RequestReader
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.adapters.undo import content, put_back
 from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
-from fhir_gym.fhir.adapters.version_history import Version, created_since, newest_version
-from fhir_gym.fhir.adapters.write_targets import (
-    RequestPart,
-    WriteTarget,
-    created_type,
-    is_write,
-    request_parts,
-    targets,
-)
+from fhir_gym.fhir.adapters.version_history import Version, present, state_before, versions_since
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.protocol import Change, FhirSession
@@ -52,7 +55,20 @@ SETTLING = 1.0
 _BATCH = 1_000
 """Resources in one transaction."""
 _PAGE = 500
+_SHOWN = 10
 _logger = logging.getLogger(__name__)
+
+
+class _UnreadableError(FhirServerError):
+    """The server answers, but not with the resource, and does not say that there is none."""
+
+
+class _LeftError(FhirServerError):
+    """Some changes cannot be undone."""
+
+    def __init__(self, text: str, left: Sequence[str], restored: Sequence[str]) -> None:
+        super().__init__(text)
+        self.left, self.restored = left, restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +91,11 @@ class RemoteSession(FhirSession):
         timeout: The time to wait for an answer, in seconds.
         lock: The lock of the server, if the caller holds it; None to hold one until the session is closed.
         undo: Earlier states of resources to restore first; None for those that an interrupted session has noted.
+        force: Whether to forget changes that cannot be undone, instead of raising.
 
     Attributes:
         restored: The resources that the constructor has restored.
+        left: What it could not restore, and has forgotten.
 
     Raises:
         InfraError: The server does not answer, does not contain the world, is in use, or cannot be restored; or the CA
@@ -94,22 +112,27 @@ class RemoteSession(FhirSession):
         timeout: float = 60.0,
         lock: ServerLock | None = None,
         undo: Sequence[ResourceStates] | None = None,
+        force: bool = False,
     ) -> None:
         self._http = RemoteClient(url, credentials=credentials, client=client, timeout=timeout)
         self.base_url = self._http.base_url
         self.world = world
         self.restored: tuple[str, ...] = ()
+        self.left: tuple[str, ...] = ()
         self._log: list[ResourceStates] = []
         self._lost: list[SentWrite] = []
-        self._marks: dict[str, Version | None] = {}
+        self._time: str | None = None
+        self._is_timed = False
         with ExitStack() as stack:
             stack.callback(self._http.close)
+            self._reader = RequestReader(world, self.base_url)
+            stack.callback(self._reader.close)
             if lock is None:
                 lock = stack.enter_context(ServerLock(self.base_url))
-            self._journal = UndoJournal(lock.folder, world, self.base_url, discard=undo is not None)
+            self._journal = UndoJournal(lock.folder, world, self.base_url, discard=undo is not None, force=force)
             states = self._journal.states if undo is None else undo
             self._check_world(states)
-            self._restore(states, self._journal.unanswered)
+            self._restore(states, self._journal.unanswered, force)
             self._resources = stack.pop_all()
 
     @property
@@ -124,73 +147,85 @@ class RemoteSession(FhirSession):
 
     @override
     def handle(self, request: Request) -> Response:
-        """Send a request and log its writes.
+        """Send what the embedded server understands of a request, and log its writes.
 
         Raises:
-            FhirServerError: The server does not answer or reports that it is down.
+            FhirServerError: The server does not answer or reports that it is down, or does something else than the
+                request asks for.
         """
-        if is_write(request):
-            response = self._write(request)
+        outgoing = self._reader.read(request)
+        if isinstance(outgoing, Response):
+            return outgoing
+        if outgoing.writes:
+            response = self._write(outgoing)
         else:
-            response = self._http.send(request)
-            one = RequestPart(request.method, f"{request.path}?{request.query}")
-            response = replace(response, done=interactions(request, response, [one], [[]]))
+            response = self._http.send(outgoing.request, repeatable=True)
+            done = interactions(outgoing.request, response, outgoing.parts, [[]] * len(outgoing.parts))
+            response = replace(response, done=done)
+        response = in_requested_format(request, outgoing.complete(response))
         return replace(response, body=self._http.credentials.hide_in_data(response.body))
 
-    def _write(self, request: Request, *, logged: bool = True) -> Response:
-        """Send a write; read the changed resources afterwards if `logged`."""
-        parts, states = self._before(request)
+    def _write(self, outgoing: Outgoing) -> Response:
+        """Send a write, compare what the server says about it with the request, and read the changed resources."""
+        request, parts = outgoing.request, outgoing.parts
+        if not self._is_timed:
+            self._time, self._is_timed = present(self._http), True
+        states = self._before(parts)
         position = len(self._log)
-        sent = self._note(request, parts, states)
-        try:
+        with self._noted(request, parts, states) as sent:
             response = self._http.send(request)
-            done = 200 <= response.status < 300
-            new = [ResourceStates(kind, id, None) for kind, id in created(response)] if done else []
-            self._log += new
-            if done and parts is None:
-                self._lost.append(sent)  # the answer does not tell what has changed
-            else:
-                self._journal.answered([(one.type, one.id) for one in new])
-        except NotSentError:
-            del self._log[position:]
-            self._journal.answered()
-            raise
-        except BaseException:
-            self._lost.append(sent)
-            raise
-        if logged:
-            after = read_all(self._http, [one.key for some in states for one in some], self._now)
-            states = [[one._replace(after=after[one.key]) for one in some] for some in states]
-        self._log[position:] = [one for some in states for one in some if response.status < 300 or one.effect] + new
-        return replace(response, done=interactions(request, response, parts or [], states))
+            told = answers(request, response)
+            named = {state.key for changed in states for state in changed}
+            new = [key for key in created(told, parts) if key not in named]
+            if doubt := difference(response, told, parts, states) or self._unforeseen(
+                sent, accepted_targets(told, states) | {*new}
+            ):
+                self._journal.doubt(doubt)
+                self._lost[-1] = replace(sent, doubt=doubt)
+                raise FhirServerError(f"{self.base_url} {doubt}, which {sent.request} does not ask for")
+            self._log += [ResourceStates(kind, id, None) for kind, id in new]
+            self._journal.answered(new)
+        after = read_all(self._http, [state.key for changed in states for state in changed], self._now)
+        states = [[state._replace(after=after[state.key]) for state in changed] for changed in states]
+        known = [state for changed in states for state in changed if response.status < 300 or state.effect]
+        self._log[position:] = known + [ResourceStates(kind, id, None) for kind, id in new]
+        return replace(response, done=interactions(request, response, parts, states))
 
-    def _note(self, request: Request, parts: list[RequestPart] | None, states: list[list[ResourceStates]]) -> SentWrite:
-        """Note in the log and in the journal what undoes a write. Whatever fails afterwards, `rollback` undoes it."""
-        kinds = [kind for one in parts or [] if (kind := created_type(one))]
-        for kind in kinds:
-            if kind not in self._marks:
-                self._marks[kind] = newest_version(self._http, kind)
-        marks = None if parts is None else {kind: self._marks[kind] for kind in kinds}
-        sent = SentWrite(one_line(f"{request.method} {request.path or '/'}", 200), marks)
-        before = [one for some in states for one in some]
+    @contextmanager
+    def _noted(
+        self, request: Request, parts: Sequence[RequestPart], states: Sequence[Sequence[ResourceStates]]
+    ) -> Iterator[SentWrite]:
+        """Note in the log and in the journal what undoes a write. Whatever fails in the block, `rollback` undoes it."""
+        creates = any(part.created_type for part in parts)
+        sent = SentWrite(one_line(f"{request.method} {request.path or '/'}", 200), creates, self._time)
+        before = [state for changed in states for state in changed]
         self._journal.note(sent, before)
         self._log += before
-        return sent
-
-    def _before(self, request: Request) -> tuple[list[RequestPart] | None, list[list[ResourceStates]]]:
-        """Return the parts of a write, and the resources that each part may change.
-
-        The parts are None for an unreadable bundle. If the server accepts such a bundle, the bundle's writes cannot be
-        undone.
-        """
+        self._lost.append(sent)
         try:
-            parts = request_parts(request, self.base_url)
-        except (ValueError, RecursionError):
-            return None, []
-        wanted = [list(targets(one)) for one in parts]
-        keys = [(target.type, target.id) for some in wanted for target in some if target.id]
-        current = read_all(self._http, keys, self._now)
-        return parts, [[state for target in some for state in self._states(target, current)] for some in wanted]
+            yield sent
+        except NotSentError:
+            del self._log[len(self._log) - len(before) :]
+            self._journal.answered()
+            self._lost.pop()
+            raise
+        self._lost.pop()
+
+    def _unforeseen(self, sent: SentWrite, foreseen: Set[Key]) -> str | None:
+        """Return what the server has written since a write was sent, and is not foreseen; None if there is nothing."""
+        told = versions_since(self._http, sent.time) if sent.time else None
+        if told is None:
+            return None
+        versions, self._time = told
+        others = [f"{kind}/{id}" for kind, id in dict.fromkeys(version.key for version in versions)]
+        others = [name for name in others if tuple(name.split("/")) not in foreseen]
+        return f"wrote {', '.join(others[:_SHOWN])}" if others else None
+
+    def _before(self, parts: Sequence[RequestPart]) -> list[list[ResourceStates]]:
+        """Return the resources that each part of a write may change."""
+        targets = [part.target for part in parts]
+        current = read_all(self._http, [(one.type, one.id) for one in targets if one and one.id], self._now)
+        return [self._states(target, current) if target else [] for target in targets]
 
     def _states(self, target: WriteTarget, current: Mapping[Key, Resource | None]) -> list[ResourceStates]:
         """Return the current state of the resources that a write may change; `current` are those with known ids."""
@@ -218,10 +253,15 @@ class RemoteSession(FhirSession):
                 for one in batch
             ]
             bundle = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
-            headers = {"content-type": "application/fhir+json"}
-            response = self._write(Request("POST", "", headers=headers, body=serialization.dumps(bundle)), logged=False)
+            request = Request("POST", "", headers={"content-type": FHIR_JSON}, body=serialization.dumps(bundle))
+            parts = [RequestPart("PUT", f"/{entry['request']['url']}") for entry in entries]
+            states = self._before(parts)
+            with self._noted(request, parts, states):
+                response = self._http.send(request)
+                self._journal.answered()
             if response.status != 200:
                 raise FhirError(response.status, f"{self.base_url} refuses the set-up: {response.text[:500]}")
+        self._is_timed = False
 
     @override
     def checkpoint(self) -> RemoteCheckpoint:
@@ -240,53 +280,79 @@ class RemoteSession(FhirSession):
 
     def _roll_back(self, to: RemoteCheckpoint) -> list[str]:
         """Undo writes and return the resources that had changed."""
-        wrong = self._find_lost()
+        self._time, self._is_timed = None, False
+        left = self._find_lost()
         written = self._written(to.writes)
-        current = read_all(self._http, [one.key for one in written], self.read)
+        current = read_all(self._http, [old.key for old in written], self._readable)
         changed = [(old, now) for old in written if content(old.before) != content(now := current[old.key])]
-        put_back(self._http, changed)
-        restored = read_all(self._http, [old.key for old, _ in changed], self.read)
-        for old, _ in changed:
-            if content(restored[old.key]) != content(old.before):
-                wrong.append(f"{old.type}/{old.id} still differs")
-        if wrong:
-            raise FhirServerError(
-                f"{self.base_url} could not be restored: {'; '.join(wrong)}; to compare all resources with those "
-                f"of the world, run `fhir-gym worlds restore {self.world.name} {self.base_url} --from-world`"
-            )
+        refusals = put_back(self._http, changed)
+        current = read_all(self._http, [old.key for old, _ in changed], self._readable)
+        differing = [old for old, _ in changed if content(current[old.key]) != content(old.before)]
+        left += [f"{old.type}/{old.id} still differs" for old in differing]
+        restored = [f"{old.type}/{old.id}" for old, _ in changed if old not in differing]
+        if left:
+            raise _LeftError(self._left_over(left, refusals if differing else []), left, restored)
         if self._lost:
             self._journal.keep()  # the server may carry out such a write later; the next session looks again
             self._lost.clear()
         del self._log[to.writes :]
         self._journal.truncate(to.journal, self._log)
-        self._marks.clear()
-        return [f"{old.type}/{old.id}" for old, _ in changed]
+        return restored
+
+    def _left_over(self, left: Sequence[str], refusals: Sequence[str]) -> str:
+        """Return the message about changes that cannot be undone."""
+        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        why = f" (it answers {one_line(refusals[0], 300)})" if refusals else ""
+        command = f"fhir-gym worlds restore {self.world.name} {self.base_url}"
+        return (
+            f"{self.base_url} could not be restored: {'; '.join(left[:_SHOWN])}{more}{why}; everything else is as "
+            f"before. To compare all resources with those of the world, run `{command} --from-world`; to leave the "
+            f"rest as it is, run `{command} --force`"
+        )
+
+    def _readable(self, resource_type: str, id: str) -> Resource | None:
+        """Read a resource; return a stand-in that equals no state for one that the server does not let read."""
+        try:
+            return self.read(resource_type, id)
+        except _UnreadableError:
+            return {"resourceType": resource_type, "id": id, "unreadable": True}
 
     def _find_lost(self) -> list[str]:
-        """Log what the writes without an answer have created; describe the writes of which the server does not tell."""
+        """Log what the writes without a clear answer have changed; describe those of which the server does not tell."""
         if not self._lost:
             return []
         sleep(SETTLING)
-        unknown = []
-        known = {(one.type, one.id) for one in self._log}
+        unknown: list[str] = []
         for write in self._lost:
-            marks = write.marks or {}
-            new = {
-                kind: None if mark is None else created_since(self._http, kind, mark) for kind, mark in marks.items()
-            }
-            for kind, ids in new.items():
-                found = [id for id in ids or () if (kind, id) not in known and not self.world.holds(kind, id)]
-                self._log += [ResourceStates(kind, id, None) for id in found]
-                known |= {(kind, id) for id in found}
-            if write.marks is None or None in new.values():
-                unknown.append(f"{write.request} has an unknown outcome")
+            told = versions_since(self._http, write.time) if write.time else None
+            if told is None:
+                unknown += [write.problem] if write.creates or write.doubt else []
+                continue
+            known = {state.key for state in self._log}
+            others: dict[Key, list[Version]] = {}
+            for version in told[0]:
+                if version.key not in known:
+                    others.setdefault(version.key, []).append(version)
+            for (kind, id), versions in others.items():
+                try:
+                    self._log.append(ResourceStates(kind, id, state_before(self._http, versions)))
+                except FhirError:
+                    unknown.append(f"{write.request} changed {kind}/{id}, of which the server has no history")
         return unknown
 
-    def _restore(self, states: Sequence[ResourceStates], unanswered: Sequence[SentWrite]) -> None:
+    def _restore(self, states: Sequence[ResourceStates], unanswered: Sequence[SentWrite], force: bool) -> None:
         """Undo the changes of an interrupted session, and say so."""
         self._log, self._lost = list(states), list(unanswered)
-        if self._log or self._lost:
-            self.restored = tuple(self._roll_back(RemoteCheckpoint(0, 0)))
+        try:
+            if self._log or self._lost:
+                self.restored = tuple(self._roll_back(RemoteCheckpoint(0, 0)))
+        except _LeftError as error:
+            if not force:
+                raise
+            self.restored, self.left = tuple(error.restored), tuple(error.left)
+        if force:
+            self._log, self._lost = [], []
+            self._journal.truncate(0, [])
         if self.restored:
             number = f"{len(self.restored)} resource{'s' if len(self.restored) > 1 else ''}"
             _logger.warning("%s: restored %s that an interrupted episode had changed", self.base_url, number)
@@ -342,7 +408,7 @@ class RemoteSession(FhirSession):
 
     @override
     def read(self, resource_type: str, id: str) -> Resource | None:
-        return self._resource(f"/{resource_type}/{id}")
+        return self._resource(f"/{quote(resource_type, safe='')}/{quote(id, safe='')}")
 
     @override
     def versions(self, resource_type: str, id: str, count: int) -> list[Resource | None]:
@@ -389,7 +455,7 @@ class RemoteSession(FhirSession):
                 "on the command line --fhir-token-from-env, --fhir-user or --fhir-header"
             )
         if response.status != 200:
-            raise FhirServerError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
+            raise _UnreadableError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
         return self._http.json(response)
 
 

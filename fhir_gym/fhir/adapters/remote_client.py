@@ -12,7 +12,6 @@ from fhir_gym.errors import FhirServerError, InfraError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.adapters.redirects import destination
-from fhir_gym.fhir.adapters.write_targets import is_write
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
@@ -97,15 +96,15 @@ class RemoteClient:
 
         Args:
             request: The request.
-            repeatable: Whether it does no harm if the server carries out the request twice; by default, whether the
-                request only reads.
+            repeatable: Whether it does no harm if the server carries out the request twice; by default, whether it is
+                a GET or HEAD.
 
         Raises:
             NotSentError: The server did not carry out the request.
             FhirServerError: The server does not answer or is down. It may have carried out the request.
         """
         if repeatable is None:
-            repeatable = not is_write(request)
+            repeatable = request.method in ("GET", "HEAD")
         pauses = iter(PAUSES)
         while isinstance(result := self._attempt(request), _Failure):
             pause = next(pauses, None)

@@ -1,4 +1,4 @@
-"""Derive the interactions of a remote server from its responses, and from the resources before and after a request."""
+"""What a remote server did, according to its responses, and to the resources before and after a request."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fhir_gym.fhir.adapters.write_targets import RequestPart, is_bundle, is_write
+from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
 from fhir_gym.fhir.interaction_log import WRITES, Effect, Interaction
+from fhir_gym.fhir.interactions.operations import CHANGE_META
 from fhir_gym.fhir.messages import Request, Response
-from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.routes import attempted
-from fhir_gym.fhir.serialization.xml import parse_xml
 from fhir_gym.types import Json, Resource
 
-_PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/[^/?]+)?$")
-_ANSWERS = ("transaction-response", "batch-response")
+_PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/([^/?]+))?$")
 
 
 class ResourceStates(NamedTuple):
@@ -40,114 +38,160 @@ class ResourceStates(NamedTuple):
         return "created" if self.before is None else "deleted" if self.after is None else "updated"
 
 
+class WriteAnswer(NamedTuple):
+    """What a server says about a request or an entry of a bundle: the status, and the version to which it refers."""
+
+    status: int
+    type: str = ""
+    id: str = ""
+    version: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Type and id; empty if the server names no resource."""
+        return self.type, self.id
+
+
+def answers(request: Request, response: Response) -> list[WriteAnswer]:
+    """Return what a server says about a request, or about each entry of a bundle; nothing for a refused bundle."""
+    if not is_bundle(request):
+        place = response.headers.get("Content-Location") or response.headers.get("Location") or ""
+        return [_answer(response.status, place)]
+    if response.status != 200:
+        return []
+    told = (_object(entry.get("response")) for entry in _entries(_parsed(response)))
+    return [_answer(_status(one.get("status")), str(one.get("location", ""))) for one in told]
+
+
+def _answer(status: int, place: str) -> WriteAnswer:
+    match = _PLACE.search(place)
+    return WriteAnswer(status, match[1], match[2], match[3] or "") if match else WriteAnswer(status)
+
+
+def created(told: Sequence[WriteAnswer], parts: Sequence[RequestPart]) -> list[tuple[str, str]]:
+    """Return type and id of each resource that a write created or restored, according to the server."""
+    return [
+        answer.key
+        for answer, part in zip(told, parts, strict=False)
+        if answer.status == 201 and answer.id and part.method in WRITES
+    ]
+
+
+def accepted_targets(told: Sequence[WriteAnswer], states: Sequence[Sequence[ResourceStates]]) -> set[tuple[str, str]]:
+    """Return type and id of each resource that the accepted parts of a request may have changed."""
+    return {
+        state.key for answer, changed in zip(told, states, strict=False) if answer.status < 300 for state in changed
+    }
+
+
+def difference(
+    response: Response,
+    told: Sequence[WriteAnswer],
+    parts: Sequence[RequestPart],
+    states: Sequence[Sequence[ResourceStates]],
+) -> str | None:
+    """Return how what a server says about a write differs from the request; None if it does not.
+
+    `states` are the resources that each part of the request may change.
+    """
+    if response.status == 200 and len(told) != len(parts):
+        return f"answered {len(told)} entries instead of {len(parts)}"
+    for answer, part, changed in zip(told, parts, states, strict=False):
+        if not answer.id or answer.status >= 300 or part.method not in WRITES or _fits(answer, part, changed):
+            continue
+        return f"wrote {answer.type}/{answer.id} for {part.method} {part.url}"
+    return None
+
+
+def _fits(answer: WriteAnswer, part: RequestPart, changed: Sequence[ResourceStates]) -> bool:
+    """Return whether an answer names a resource that the request may change, a match, or a first version."""
+    if answer.key in {state.key for state in changed}:
+        return True
+    if answer.type != part.created_type:
+        return False
+    return answer.status == 200 or not answer.version.isdigit() or answer.version == "1"
+
+
 def interactions(
     request: Request, response: Response, asked: Sequence[RequestPart], states: Sequence[Sequence[ResourceStates]]
 ) -> tuple[Interaction, ...]:
     """Return the interactions that the server carried out.
 
-    `asked` are the parts of the request; empty if the request is an unreadable bundle. `states` are the resources that
-    each part may have changed.
+    `asked` are the parts of the request. `states` are the resources that each part may have changed.
     """
-    body = _parsed(response)
+    told = answers(request, response)
     if not is_bundle(request):
-        (one,), (changed,) = asked, states
-        return (_alone(request, response, body, one, changed),)
-    answers = _entries(body) if response.status < 300 else []
-    found = []
-    for number, (one, changed) in enumerate(zip(asked, states, strict=True)):
-        answer = answers[number] if number < len(answers) else None
-        found.append(_in_bundle(one, answer, response.status, changed)._replace(entry=number))
-    if found:
-        return tuple(found)
-    doubt: Effect = "updated" if response.status < 300 and body.get("entry") else ""
-    return (Interaction("other", status=response.status, effect=doubt),)
+        (part,), (changed,) = asked, states
+        return (_alone(response, told[0], part, changed),)
+    told += [WriteAnswer(response.status)] * (len(asked) - len(told))
+    return tuple(
+        _in_bundle(part, answer, changed)._replace(entry=number)
+        for number, (part, answer, changed) in enumerate(zip(asked, told, states, strict=True))
+    )
 
 
 def _alone(
-    request: Request, response: Response, body: Resource, asked: RequestPart, changed: Sequence[ResourceStates]
+    response: Response, answer: WriteAnswer, part: RequestPart, changed: Sequence[ResourceStates]
 ) -> Interaction:
-    named = attempted(asked.method, asked.segments)._replace(status=response.status)
-    if request.method in ("GET", "HEAD"):
+    named = attempted(part.method, part.segments)._replace(status=response.status)
+    if part.method not in WRITES or named.kind in ("history", "search"):
         return named
-    if request.method != "POST":
-        return _effected(named, changed, created(response))
-    if named.kind == "history":  # a history is read with every method
+    if named.operation in CHANGE_META:
+        effect = _effect(changed) if changed else "updated"  # without states to compare, assume a change
+        return named._replace(kind="update", effect=effect if response.status < 300 else "")
+    if named.operation:
         return named
-    if found := created(response):
-        return named._replace(kind="create", resource_type=found[0][0], id=found[0][1], effect="created")
+    if part.method != "POST":
+        return _effected(named, answer, changed)
     if response.status >= 300:
-        return _effected(named, changed, [])
-    if body.get("type") == "searchset" or not is_write(request):
-        return _effected(named, changed, [])
-    place = _place(response)
-    if place and not named.operation:  # a conditional create that found a match
-        return named._replace(kind="create", resource_type=place[0], id=place[1])
-    if not named.operation:
-        return named._replace(effect="created")  # a request may create a resource even if the response has no location
-    effect = _effect(changed) if changed else "updated"  # without states to compare, assume a change
-    return named._replace(kind="update" if effect else "operation", effect=effect)
-
-
-def _in_bundle(asked: RequestPart, answer: Json, otherwise: int, changed: Sequence[ResourceStates]) -> Interaction:
-    response = answer.get("response") if isinstance(answer, dict) else None
-    response = response if isinstance(response, dict) else {}
-    text = str(response.get("status", ""))
-    status = int(text[:3]) if text[:3].isdecimal() else otherwise
-    named = attempted(asked.method, asked.segments)._replace(status=status)
-    if asked.method not in WRITES:
         return named
-    named = named._replace(kind=WRITES[asked.method], operation="")
-    match = _PLACE.search(str(response.get("location", "")))
-    if match:
-        named = named._replace(resource_type=match[1], id=match[2])
-    if asked.method == "POST" and status < 300 and (status == 201 or not match):
+    if not answer.id:
+        return named._replace(effect="created")  # a request may create a resource even if the response has no location
+    effect = "created" if response.status == 201 else ""
+    return named._replace(kind="create", resource_type=answer.type, id=answer.id, effect=effect)
+
+
+def _in_bundle(part: RequestPart, answer: WriteAnswer, changed: Sequence[ResourceStates]) -> Interaction:
+    named = attempted(part.method, part.segments)._replace(status=answer.status)
+    if part.method not in WRITES:
+        return named
+    named = named._replace(kind=WRITES[part.method], operation="")
+    if answer.id:
+        named = named._replace(resource_type=answer.type, id=answer.id)
+    if part.method == "POST" and answer.status < 300 and (answer.status == 201 or not answer.id):
         return named._replace(effect="created")  # even if the response has no location
-    return _effected(named, changed, [(match[1], match[2])] if match and status == 201 else [])
+    return _effected(named, answer, changed)
 
 
-def _effected(named: Interaction, changed: Sequence[ResourceStates], new: Sequence[tuple[str, str]]) -> Interaction:
-    effect = _effect(changed)
-    there = next(((one.type, one.id) for one in changed), None)
-    if new:
-        effect, there = "created", new[0]
-    return named._replace(effect=effect, resource_type=there[0], id=there[1]) if there else named
+def _effected(named: Interaction, answer: WriteAnswer, changed: Sequence[ResourceStates]) -> Interaction:
+    if answer.status == 201 and answer.id:
+        return named._replace(effect="created", resource_type=answer.type, id=answer.id)
+    if not changed:
+        return named
+    return named._replace(effect=_effect(changed), resource_type=changed[0].type, id=changed[0].id)
 
 
 def _effect(changed: Sequence[ResourceStates]) -> Effect:
-    return next((one.effect for one in changed if one.effect), "")
+    return next((state.effect for state in changed if state.effect), "")
 
 
-def created(response: Response) -> list[tuple[str, str]]:
-    """Return type and id of each resource that a write created or restored, according to the response."""
-    body = _parsed(response)
-    if body.get("type") not in _ANSWERS:
-        place = _place(response)
-        return [place] if place and response.status == 201 else []
-    answers = [entry["response"] for entry in _entries(body) if isinstance(entry.get("response"), dict)]
-    places = [str(a.get("location", "")) for a in answers if str(a.get("status", "")).startswith("201")]
-    return [(match[1], match[2]) for place in places if (match := _PLACE.search(place))]
-
-
-def _place(response: Response) -> tuple[str, str] | None:
-    headers = response.headers
-    match = _PLACE.search(headers.get("Content-Location") or headers.get("Location") or "")
-    return (match[1], match[2]) if match else None
+def _status(text: Json) -> int:
+    number = str(text)[:3]
+    return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def _parsed(response: Response) -> Resource:
-    """Parse the resource in a response, JSON or XML; empty if there is none."""
-    found: Any = None
+    """Parse the resource in a response; empty if there is none."""
     try:
-        found = json.loads(response.body)
+        return _object(json.loads(response.body))
     except (ValueError, RecursionError):
-        if b"<Bundle" in response.body[:500]:
-            try:
-                found = parse_xml(response.body, "Bundle")
-            except (FhirError, RecursionError):
-                found = None
-    return found if isinstance(found, dict) else {}
+        return {}
+
+
+def _object(value: Json) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _entries(bundle: Resource) -> list[Any]:
     entries = bundle.get("entry")
-    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    return [_object(entry) for entry in entries] if isinstance(entries, list) else []

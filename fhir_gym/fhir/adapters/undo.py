@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
-from fhir_gym.fhir.messages import JSON, Request
-from fhir_gym.types import Resource
+from fhir_gym.fhir.messages import JSON, Request, Response
+from fhir_gym.types import Json, Resource
 
 _BATCH = 500
 """Resources in one transaction."""
 
 
-def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> None:
+def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> list[str]:
     """Restore changed resources, delete new resources, and remove labels that a PUT would keep.
+
+    What the server refuses does not keep it from undoing everything else.
 
     Args:
         client: The server.
         changed: The resources with their earlier states, each with its current state.
 
+    Returns:
+        What the server has refused.
+
     Raises:
-        FhirServerError: The server refuses, or does not answer.
+        FhirServerError: The server does not answer.
     """
     updates: list[dict[str, Any]] = []
     new: list[Resource] = []
@@ -42,9 +46,36 @@ def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resou
         batches = [[entry for batch in deletions for entry in batch] + updates]
     else:  # the updates come first, because they remove references to what is deleted
         batches = [*(updates[start : start + _BATCH] for start in range(0, len(updates), _BATCH)), *deletions]
-    for entries in batches:
-        if entries:
-            _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+    return [refusal for entries in batches for refusal in _undo(client, entries)]
+
+
+def _undo(client: RemoteClient, entries: list[dict[str, Any]]) -> list[str]:
+    """Run entries as a transaction; if the server refuses it, run each on its own, as long as that helps."""
+    if not entries:
+        return []
+    response = _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+    if response.status == 200:
+        return []
+    refusals = [response.text[:300]]
+    while entries:
+        response = _post(client, "", {"resourceType": "Bundle", "type": "batch", "entry": entries})
+        answers = client.json(response).get("entry") if response.status == 200 else None
+        if not isinstance(answers, list) or len(answers) != len(entries):
+            return [*refusals, response.text[:300]]
+        refused = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if not _is_done(answer)]
+        refusals = [
+            f"{entry['request']['url']}: {serialization.dumps(answer)[:300].decode('utf-8', 'replace')}"
+            for entry, answer in refused
+        ]
+        if len(refused) == len(entries):
+            return refusals
+        entries = [entry for entry, _ in refused]
+    return []
+
+
+def _is_done(answer: Json) -> bool:
+    response = answer.get("response") if isinstance(answer, dict) else None
+    return isinstance(response, dict) and str(response.get("status")).startswith("2")
 
 
 def _deletion(resource: Resource) -> dict[str, Any]:
@@ -57,12 +88,9 @@ def _remove_labels(client: RemoteClient, url: str, meta: Resource) -> None:
         _post(client, f"/{url}/$meta-delete", {"resourceType": "Parameters", "parameter": [parameter]})
 
 
-def _post(client: RemoteClient, path: str, resource: Resource) -> None:
+def _post(client: RemoteClient, path: str, resource: Resource) -> Response:
     request = Request("POST", path, headers={"content-type": JSON}, body=serialization.dumps(resource))
-    response = client.send(request, repeatable=True)  # a second time, it changes nothing
-    if response.status != 200:
-        asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
-        raise FhirServerError(f"{client.base_url} could not undo writes to {asked}: {response.text[:300]}")
+    return client.send(request, repeatable=True)  # a second time, it changes nothing
 
 
 def content(resource: Resource | None) -> bytes:

@@ -1,75 +1,114 @@
-"""Find the resources that a server has created since a known version, by the history of their type."""
+"""What a server says that it has written: the versions since a time, in the history of the whole server."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
+from fhir_gym.fhir.clock import MILLISECOND, instant
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.paging import link
-from fhir_gym.types import Resource
-
-Version = tuple[str, ...]
-"""Id and version id of a resource; empty before the first version of a type."""
+from fhir_gym.types import Json, Resource
 
 _PAGE = 200
 _MOST_PAGES = 100
-_PLACE = re.compile(r"(?:^|/)[A-Z][A-Za-z]+/([A-Za-z0-9\-.]{1,64})(?:/_history/([A-Za-z0-9\-.]{1,64}))?$")
+_PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/([A-Za-z0-9\-.]{1,64}))?$")
 
 
-def newest_version(client: RemoteClient, resource_type: str) -> Version | None:
-    """Return the newest version of a type; None if the server has no history of types."""
+class Version(NamedTuple):
+    """A version of a resource."""
+
+    type: str
+    id: str
+    version: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Type and id."""
+        return self.type, self.id
+
+
+def present(client: RemoteClient) -> str | None:
+    """Return a time on a server's clock from which on all later versions are; None if it has no history of itself."""
     try:
-        entries = _entries(client.page(_history(resource_type, 1)))
+        return _present(client.page("/_history?_count=1"))
     except FhirError:
         return None
-    return _version(entries[0]) if entries else ()
 
 
-def created_since(client: RemoteClient, resource_type: str, version: Version) -> list[str] | None:
-    """Return the ids of the resources of a type that were created after a version.
-
-    Returns:
-        The ids, newest first; None if the server's history does not tell.
-    """
-    found: list[str] = []
-    url: str | None = _history(resource_type, _PAGE)
+def versions_since(client: RemoteClient, time: str) -> tuple[list[Version], str] | None:
+    """Return the versions since a time, newest first, and the present time; None if the server does not tell."""
+    found: list[Version] = []
+    later: str | None = None
+    url: str | None = f"/_history?_since={quote(time)}&_count={_PAGE}"
     for _ in range(_MOST_PAGES):
         if url is None:
-            return found if version == () else None
+            return found, max(time, later or time)
         try:
             bundle = client.page(url)
         except FhirError:
             return None
-        for entry in _entries(bundle):
-            seen = _version(entry)
-            if seen == version:
-                return found
-            if seen and _creates(entry, seen):
-                found.append(seen[0])
+        later = later or _present(bundle)
+        found += [version for entry in _entries(bundle) if (version := _version(entry))]
         url = link(bundle, "next")
     return None
 
 
-def _history(resource_type: str, count: int) -> str:
-    return f"/{quote(resource_type)}/_history?_count={count}"
+def _present(history: Resource) -> str | None:
+    """Return the time at which a server told its history, just after the newest version."""
+    entries = _entries(history)
+    newest = _time(entries[0].get("resource")) if entries else None
+    now = _time(history) or newest
+    if now is None or (newest is not None and newest > now):  # later versions would not be the newest
+        return None
+    if entries and newest in (None, now):  # the clock of a simulated server stands still between two writes
+        return instant(datetime.fromisoformat(now) + MILLISECOND)
+    return now
+
+
+def state_before(client: RemoteClient, versions: list[Version]) -> Resource | None:
+    """Return the state of a resource before some of its versions; None if it did not exist.
+
+    Raises:
+        FhirError: The server does not tell.
+    """
+    resource_type, id, _ = versions[0]
+    bundle = client.page(f"/{resource_type}/{id}/_history?_count={_PAGE}")
+    for entry in _entries(bundle):
+        if _version(entry) not in versions:
+            resource: Resource | None = entry.get("resource")
+            return resource
+    if link(bundle, "next"):
+        raise FhirError(413, f"{resource_type}/{id} has too many versions")
+    return None
 
 
 def _entries(bundle: Resource) -> list[Any]:
     entries = bundle.get("entry")
-    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _creates(entry: dict[str, Any], version: Version) -> bool:
-    return version[1] == "1" or (entry.get("request") or {}).get("method") == "POST"
+def _object(value: Json) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _version(entry: dict[str, Any]) -> Version:
+def _time(resource: Json) -> str | None:
+    """Return the time of a resource's last update as an instant in UTC; None if there is none."""
+    text = _object(_object(resource).get("meta")).get("lastUpdated")
+    try:
+        return instant(datetime.fromisoformat(str(text)))
+    except ValueError:
+        return None
+
+
+def _version(entry: dict[str, Any]) -> Version | None:
     """Return the version of an entry; a deletion has no resource, only URLs."""
-    resource, asked, answered = (entry.get(name) or {} for name in ("resource", "request", "response"))
+    resource, asked, answered = (_object(entry.get(name)) for name in ("resource", "request", "response"))
     if "id" in resource:
-        return str(resource["id"]), str(resource.get("meta", {}).get("versionId", ""))
+        version = _object(resource.get("meta")).get("versionId", "")
+        return Version(str(resource.get("resourceType")), str(resource["id"]), str(version))
     match = _PLACE.search(str(asked.get("url", ""))) or _PLACE.search(str(entry.get("fullUrl", "")))
-    return (match[1], match[2] or str(answered.get("etag", "")).strip('W/"')) if match else ()
+    return Version(match[1], match[2], match[3] or str(answered.get("etag", "")).strip('W/"')) if match else None

@@ -50,7 +50,7 @@ _UNREADABLE = (
 def bundle(ctx: RequestContext) -> Response:
     """Run a batch or a transaction."""
     ctx.doing("other")
-    posted = parse_body(ctx, "Bundle", "TRANSACTION")
+    posted = parse_body(ctx.request, "Bundle", "TRANSACTION", ctx.strict)
     kind = posted.get("type", "transaction")
     if kind not in ("batch", "transaction"):
         raise FhirError(400, f"HAPI-0527: Unable to process transaction where incoming Bundle.type = {kind}")

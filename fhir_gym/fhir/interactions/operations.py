@@ -25,7 +25,9 @@ from fhir_gym.types import Resource
 
 _ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
 _STEPS_OF_A_VALUE_SET = 20_000
-_CHANGE_META = frozenset({"$meta-add", "$meta-delete"})
+CHANGE_META = frozenset({"$meta-add", "$meta-delete"})
+"""The operations that write."""
+_SWITCHED_OFF = "$expunge"  # HAPI knows this operation, but its default settings switch it off
 _TAGS = ("profile", "security", "tag")
 
 
@@ -36,7 +38,7 @@ def operate(ctx: RequestContext, target: Target) -> Response:
     id = (target.id or None) if resource_type else None
     ctx.doing("operation", resource_type or "", id or "", name)
     path = request.path.removeprefix("/")
-    methods = _methods(name, resource_type, id) if resource_type or not target.id else ()
+    methods = _methods(target)
     if not methods:
         raise unroutable(request.method, path, ctx.pairs)
     if request.method not in methods:
@@ -48,7 +50,7 @@ def operate(ctx: RequestContext, target: Target) -> Response:
         )
     if name == "$meta":
         return _meta(ctx, resource_type, id, target.version)
-    if name in _CHANGE_META and resource_type and id:
+    if name in CHANGE_META and resource_type and id:
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
         return validate_operation(ctx, resource_type, id)
@@ -60,9 +62,17 @@ def operate(ctx: RequestContext, target: Target) -> Response:
     raise unroutable(request.method, path, ctx.pairs)
 
 
-def _methods(name: str, resource_type: str | None, id: str | None) -> tuple[str, ...]:
+def is_implemented(method: str, target: Target) -> bool:
+    """Return whether the server runs the operation that a request names."""
+    return target.operation != _SWITCHED_OFF and method in _methods(target)
+
+
+def _methods(target: Target) -> tuple[str, ...]:
     """Return the methods of an operation at this level; empty if there is no such operation."""
-    if name == "$expunge" or (name in _CHANGE_META and resource_type and id):
+    name, resource_type, id = target.operation, target.resource_type, target.id
+    if id and not resource_type:
+        return ()
+    if name == _SWITCHED_OFF or (name in CHANGE_META and id):
         return ("POST",)
     exists = (
         name == "$meta"
@@ -104,13 +114,23 @@ def _all_tags(ctx: RequestContext, resource_type: str | None) -> Resource:
     return {name: [values[key] for key in sorted(values)] for name, values in found.items() if values}
 
 
-def _change_meta(ctx: RequestContext, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
-    operation = "$meta-add" if add else "$meta-delete"
-    ctx.doing("update", resource_type, id, operation)
+def posted_meta(request: Request) -> Resource:
+    """Return the labels in the body of a request to add or remove labels.
+
+    Raises:
+        FhirError: The body has none.
+    """
     parameters = serialization.parse_resource(request.body, None) if request.body else {}
     given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
     if not isinstance(given, dict):
         raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
+    return given
+
+
+def _change_meta(ctx: RequestContext, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
+    operation = "$meta-add" if add else "$meta-delete"
+    ctx.doing("update", resource_type, id, operation)
+    given = posted_meta(request)
     row = _find(ctx, resource_type, id)
     resource = stored(row.body)
     meta = dict(resource.get("meta", {}))

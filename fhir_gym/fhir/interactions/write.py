@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 
-from fhir_gym.fhir.context import RequestContext
+from fhir_gym.fhir.context import CheckValid, RequestContext
 from fhir_gym.fhir.interactions import conditional, persistence
 from fhir_gym.fhir.interactions.patch import Patch, read_patch
 from fhir_gym.fhir.interactions.persistence import WriteContext, WriteResult
@@ -41,9 +41,7 @@ def create(ctx: RequestContext, target: Target) -> Response:
             f'HAPI-0365: Can not create resource with ID "{target.id}", ID must not be supplied on a create (POST) '
             "operation (use an HTTP PUT / update operation if you wish to supply an ID)",
         )
-    resource = _binary(ctx.request) if resource_type == "Binary" else None
-    if resource is None:
-        resource = parse_body(ctx, resource_type, "CREATE")
+    resource = posted_resource(ctx.request, target, ctx.strict)
     writes = WriteContext(ctx)
     written = conditional.create(writes, resource, ctx.request.headers.get("if-none-exist", ""))
     ctx.log = (written.interaction("create"),)
@@ -55,10 +53,7 @@ def update(ctx: RequestContext, target: Target) -> Response:
     """PUT [type]/[id], which may name the current version; an If-Match header is respected."""
     resource_type, id = target.resource_type, target.id
     ctx.doing("update", resource_type, id)
-    resource = _binary(ctx.request) if resource_type == "Binary" else None
-    if resource is None:
-        resource = parse_body(ctx, resource_type, "UPDATE")
-        _check_body_id(resource, id)
+    resource = posted_resource(ctx.request, target, ctx.strict)
     _check_version(ctx, target, "HAPI-0989: Trying to update {url} but this is not the current version")
     written = persistence.update(WriteContext(ctx), resource, id, if_match=ctx.request.headers.get("if-match", ""))
     ctx.log = (written.interaction("update"),)
@@ -68,7 +63,7 @@ def update(ctx: RequestContext, target: Target) -> Response:
 def update_where(ctx: RequestContext, resource_type: str) -> Response:
     """PUT [type]?[criteria]."""
     ctx.doing("update", resource_type)
-    resource = parse_body(ctx, resource_type, "UPDATE")
+    resource = parse_body(ctx.request, resource_type, "UPDATE", ctx.strict)
     if not ctx.request.query:
         raise FhirError(
             400,
@@ -146,12 +141,15 @@ def _no_body(operation: str) -> FhirError:
     return FhirError(400, f"HAPI-{code}: No body was supplied in request")
 
 
-def parse_body(ctx: RequestContext, resource_type: str, operation: str) -> Resource:
-    """Check the Content-Type of a request and parse the resource in its body; strict mode validates what was sent.
+def parse_body(request: Request, resource_type: str, operation: str, check_valid: CheckValid | None = None) -> Resource:
+    """Check the Content-Type of a request and parse the resource in its body.
 
-    `operation` is HAPI's name of the interaction, for messages.
+    Args:
+        request: The request.
+        resource_type: The type that the body must have.
+        operation: HAPI's name of the interaction, for messages.
+        check_valid: In strict mode, `RequestContext.check_valid`, which gets what was sent.
     """
-    request = ctx.request
     given = request.headers.get("content-type", "").strip()
     if not given:
         if not request.body:
@@ -161,10 +159,11 @@ def parse_body(ctx: RequestContext, resource_type: str, operation: str) -> Resou
             "HAPI-0448: No Content-Type header was provided in the request. "
             f'This is required for "{operation}" operation',
         )
-    kind = _media_type(given)
+    kind = media_type(given)
     if kind in _XML_TYPES:
         resource = parse_xml(request.body, resource_type)
-        ctx.check_valid(resource)
+        if check_valid is not None:
+            check_valid(resource, b"")
         return resource
     if kind not in _JSON_TYPES:
         code = "0446" if kind in _FORM_TYPES else "0449"
@@ -173,29 +172,44 @@ def parse_body(ctx: RequestContext, resource_type: str, operation: str) -> Resou
             f'HAPI-{code}: Incorrect Content-Type header value of "{given}" was provided in the request. '
             f'A FHIR Content-Type is required for "{operation}" operation',
         )
-    if ctx.validation == "strict":
-        ctx.check_valid(read_body(request.body), request.body)  # the parser drops what is not valid
+    if check_valid is not None:
+        check_valid(read_body(request.body), request.body)  # the parser drops what is not valid
     return parse_resource(request.body, resource_type)
 
 
-def _media_type(header: str) -> str:
+def posted_resource(request: Request, target: Target, check_valid: CheckValid | None = None) -> Resource:
+    """Return the resource in the body of a create, or of an update by id. The raw content of a Binary is wrapped.
+
+    Raises:
+        FhirError: The body is invalid, or has another id than the URL of the update.
+    """
+    resource = _binary(request) if target.resource_type == "Binary" else None
+    if resource is None:
+        resource = parse_body(request, target.resource_type, "UPDATE" if target.id else "CREATE", check_valid)
+        if target.id:
+            _check_body_id(resource, target.id)
+    return resource
+
+
+def media_type(header: str) -> str:
+    """Return the media type in a Content-Type header, without its parameters."""
     return re.split("[;,]", header, maxsplit=1)[0].strip()
 
 
 def _binary(request: Request) -> Resource | None:
     """Wrap a raw body in a Binary; None if the body is a FHIR resource."""
     given = request.headers.get("content-type", "").strip()
-    if not given or _media_type(given) in _JSON_TYPES | _XML_TYPES:
+    if not given or media_type(given) in _JSON_TYPES | _XML_TYPES:
         return None
     data = base64.b64encode(request.body).decode("ascii")
-    return {"resourceType": "Binary", "contentType": _media_type(given), **({"data": data} if data else {})}
+    return {"resourceType": "Binary", "contentType": media_type(given), **({"data": data} if data else {})}
 
 
 def _patch_body(request: Request) -> Patch:
     given = request.headers.get("content-type", "").strip()
     if not given:
         raise FhirError(400, "HAPI-1964: Missing or invalid content type for PATCH operation")
-    return read_patch(_media_type(given), request.body)
+    return read_patch(media_type(given), request.body)
 
 
 def _check_body_id(resource: Resource, id: str) -> None:

@@ -210,6 +210,21 @@ def match(ctx: RequestContext, resource_type: str, query: str, limit: int = 10_0
         raise FhirError(
             400, f"The match URL of {resource_type} has {len(query)} characters, more than {ctx.limits.url_chars}"
         )
+    pairs = criteria(resource_type, query)
+    ctx.store.spend(STEPS_OF_A_REQUEST)
+    scope = _scope(ctx, resource_type, tuple([name for name, _ in pairs]))
+    conditions = compile_query(scope, pairs)
+    if not conditions:
+        raise FhirError(400, f"HAPI-0518: Invalid match URL[{resource_type}?{query}] - URL has no search parameters")
+    return fetch(ctx, CompiledQuery(resource_type, tuple(conditions), ()), limit)
+
+
+def criteria(resource_type: str, query: str) -> Pairs:
+    """Return the parameters of a match URL that select resources; other parameters that start with `_` are ignored.
+
+    Raises:
+        FhirError: The query has an unknown parameter.
+    """
     known = search_parameters(resource_type)
     pairs = []
     for name, value in decode_query(query):
@@ -222,12 +237,7 @@ def match(ctx: RequestContext, resource_type: str, query: str, limit: int = 10_0
             )
         if base in known or base == "_has":
             pairs.append((name, value))
-    ctx.store.spend(STEPS_OF_A_REQUEST)
-    scope = _scope(ctx, resource_type, tuple([name for name, _ in pairs]))
-    conditions = compile_query(scope, pairs)
-    if not conditions:
-        raise FhirError(400, f"HAPI-0518: Invalid match URL[{resource_type}?{query}] - URL has no search parameters")
-    return fetch(ctx, CompiledQuery(resource_type, tuple(conditions), ()), limit)
+    return pairs
 
 
 # later pages
