@@ -14,7 +14,8 @@ def garbage_collection_paused() -> Iterator[None]:
     """Pause garbage collection while many objects are created that stay in memory.
 
     A collection visits all of them again and frees none: the drawing of a large start state would take twice as long,
-    the grading of a long episode up to three times as long.
+    the grading of a long episode up to three times as long. Afterwards, the objects belong to the oldest generation:
+    the next collection would otherwise visit them and stop all threads for half a second.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -22,4 +23,6 @@ def garbage_collection_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            gc.freeze()
+            gc.unfreeze()  # moves all objects to the oldest generation
             gc.enable()

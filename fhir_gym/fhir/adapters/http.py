@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
@@ -58,7 +59,10 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
 
 
 def fhir_endpoint(
-    answer: Callable[[Request], Response], limits: Limits, page: Callable[[str], str] | None = None
+    answer: Callable[[Request], Response],
+    limits: Limits,
+    page: Callable[[str], str] | None = None,
+    executor: Executor | None = None,
 ) -> ASGIApp:
     """Return an ASGI application that answers FHIR requests under `/fhir`, one after another.
 
@@ -66,8 +70,9 @@ def fhir_endpoint(
         answer: Function that answers a request.
         limits: The limits of the server; longer bodies are not read to their end.
         page: Function from the base URL to the HTML page for browsers; None for no page.
+        executor: Runs the function; None to run it on the event loop.
     """
-    queue = RequestQueue()
+    queue = RequestQueue(executor=executor)
 
     async def respond(http: HttpRequest) -> HttpResponse | None:
         path, origin = _path(http), f"{http.url.scheme}://{http.url.netloc}"
