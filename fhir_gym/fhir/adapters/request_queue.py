@@ -82,7 +82,7 @@ class RequestQueue:
                 if not chosen.answer.done():  # the answer to a cancelled request is already done
                     await self._answer(chosen, waited=waited)
                 waited = True
-                for _ in range(_ROUNDS):  # the loop sends the answer and reads new requests
+                for _ in range(_ROUNDS if self._waiting else 0):  # the loop sends the answer and reads new requests
                     await asyncio.sleep(0)
         finally:
             self._task = None
