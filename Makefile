@@ -96,7 +96,7 @@ format: $(DEV) ## let ruff rewrite what it can
 bench: $(DEV) ## print measurements as JSON lines; the first run builds large worlds (ARGS=--quick: small ones)
 	@$(BIN)/python -m benchmarks.server $(ARGS)
 	@$(BIN)/python -m benchmarks.env $(ARGS)
-	@for name in medagentbench shift http mcp reasoning_errors soak fuzz chat; do \
+	@for name in medagentbench shift http mcp reasoning_errors soak fuzz chat replies; do \
 	    $(BIN)/python -m benchmarks.$$name $(filter --quick,$(ARGS)) || exit 1; done
 
 docs: $(DEV) ## run the code in README and docs, and check that they mention every command and task

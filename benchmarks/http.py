@@ -1,8 +1,9 @@
 """Measure the speed of `fhir-gym serve`: `python -m benchmarks.http [--world NAME_OR_PATH] [--requests N] [--quick]`.
 
-Measures one client, then eight concurrent clients. Each client uses a persistent connection. Each line of output
-also compares its median with that of the same requests made in process. The last lines compare runs of reference
-solutions on one server and on four, without and with a delay of each request.
+First compares single requests in process, over HTTP and on HAPI FHIR, then measures one client and eight concurrent
+clients. Each client uses a persistent connection. The lines of clients also compare their median with that of the same
+requests made in process. The last lines compare runs of reference solutions on one server and on four, without and with
+a delay of each request.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks._measure import Report, measure, percentile
 from benchmarks._serving import serving
 from benchmarks.server import Workload
 from fhir_gym import EpisodeConfig, run, worlds
-from fhir_gym.fhir import Session, World
+from fhir_gym.fhir import Request, Session, World
 
 __all__ = ["main"]
 
@@ -32,6 +33,12 @@ _CLIENTS = (1, 8)
 _DELAYS = (0.0, 0.027)
 """Delays of each request in seconds: none, and what HAPI FHIR takes for a search."""
 _SERVERS = 4
+_FHIR = {"content-type": "application/fhir+json"}
+_HAPI_MS = {"read": 2.7, "search patient+code": 8.9, "search patient+code, sorted": 20, "search _count=5000": 484}
+_HAPI_MS |= {"create": 3.8}
+"""Medians of HAPI FHIR 8.8.0 (starter project with its defaults) with hospital-small and one client, measured once."""
+_HAPI_RATE = 203
+"""Requests per second of eight clients on the same server."""
 _TASKS = ("01", "02a", "05", "08a", "11a", "15a")
 
 
@@ -50,6 +57,42 @@ def urls(world: World) -> dict[str, list[str]]:
 def ask(session: Session, paths: list[str], call: int) -> None:
     """Send one request in process."""
     session.get(paths[call % len(paths)])
+
+
+def compare_with_hapi(report: Report, session: Session, base: str, requests: int) -> None:
+    """Print the medians of single requests in process, over HTTP and on HAPI in milliseconds."""
+    load = Workload(session)
+    found = [f"/Observation?patient={patient}&code={code}&_count=20" for patient, code in load.pairs]
+    paths = {
+        "read": [f"/Observation/{id}" for id in load.observations],
+        "search patient+code": found,
+        "search patient+code, sorted": [f"{path}&date=ge2019-06-01&_sort=-date" for path in found],
+        "search _count=5000": ["/Observation?_count=5000"],
+    }
+    load.close()
+    patient = b'{"resourceType":"Patient","name":[{"family":"Example"}]}'
+    with httpx.Client() as over_http:
+
+        def send(name: str, call: int) -> None:
+            if name == "create":
+                answer = over_http.post(f"{base}/Patient", content=patient, headers=_FHIR)
+            else:
+                answer = over_http.get(base + paths[name][call % len(paths[name])])
+            answer.raise_for_status()
+
+        def handle(name: str, call: int) -> None:
+            if name == "create":
+                session.handle(Request("POST", "/Patient", headers=_FHIR, body=patient))
+            else:
+                path, _, query = paths[name][call % len(paths[name])].partition("?")
+                session.handle(Request("GET", path, query))
+
+        for name, hapi in _HAPI_MS.items():
+            number = max(10, requests // (20 if "5000" in name else 1))
+            inside, outside = (
+                round(percentile(measure(partial(work, name), number), 0.5) / 1_000, 2) for work in (handle, send)
+            )
+            report.line(f"{name}, beside HAPI", n=number, in_process_ms=inside, http_ms=outside, hapi_ms=hapi)
 
 
 def client(base: str, paths: list[str], requests: int) -> list[float]:
@@ -122,6 +165,7 @@ def main() -> None:
     options.requests = 100 if options.quick else options.requests
     with worlds.load(options.world) as world, serving(options.world) as (base, _), world.session() as session:
         report = Report(world.manifest.name, world.manifest.total)
+        compare_with_hapi(report, session, base, options.requests)
         for name, paths in urls(world).items():
             inside = percentile(measure(partial(ask, session, paths), options.requests), 0.5)
             for clients in _CLIENTS:
@@ -133,7 +177,10 @@ def main() -> None:
                     times = sorted(t for run in runs for t in run)
                 rate = round(len(times) / (time.perf_counter() - start))
                 ratio = round(percentile(times, 0.5) / inside, 1)
-                report.times(f"{name}, HTTP", times, clients=clients, requests_a_second=rate, times_in_process=ratio)
+                figures = {"requests_a_second": rate, "times_in_process": ratio}
+                if clients > 1:
+                    figures["hapi_requests_a_second"] = _HAPI_RATE
+                report.times(f"{name}, HTTP", times, clients=clients, **figures)
         if world.name.startswith("hospital"):
             compare_servers(report, world, options)
 

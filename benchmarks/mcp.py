@@ -1,10 +1,10 @@
 """Measure the speed of `fhir-gym mcp fhir`: `python -m benchmarks.mcp [--calls N] [--sessions N] [--quick]`.
 
 Measures reads and searches through an MCP client: in process and over HTTP, from one client and from many clients, each
-of which plays an episode of its own. Then measures whole episodes (start, search, finish) and the memory of the server
-process. Prints one JSON line per measurement. `cpu_us` is the processor time of a call in this process, which contains
-the client, and for calls in process the server too; `server_cpu_us` is that of the server process (Linux);
-`benchmarks._measure` explains `unit_us`.
+of which plays an episode of its own. Then measures whole episodes (start, search, finish), the memory of the server
+process, and how long a client waits while others end live shifts. Prints one JSON line per measurement. `cpu_us` is the
+processor time of a call in this process, which contains the client, and for calls in process the server too;
+`server_cpu_us` is that of the server process (Linux); `benchmarks._measure` explains `unit_us`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = ["main"]
 _ENV_ID = "FHIRAgent/Appointment-v0"
 _TASK = {"env_id": _ENV_ID, "task": "02a"}
 _WARM_UP = 20
+_SHIFT = {"env_id": "FHIRAgent/Shift-v0", "task": "day-4"}
 _ROUNDS = 10
 """Number of times that each client plays an episode to its end."""
 
@@ -51,9 +53,9 @@ class Client:
         self._client, self._patients = client, patients
         self._episode = ""
 
-    async def start(self, variation: int) -> None:
+    async def start(self, variation: int, task: Mapping[str, str] = _TASK) -> None:
         """Start an episode."""
-        started = await self._client.call_tool("start_task", {**_TASK, "variation": variation})
+        started = await self._client.call_tool("start_task", {**task, "variation": variation})
         if started.structured_content is None:
             raise RuntimeError(f"start_task failed: {started.content}")
         self._episode = started.structured_content["episode_id"]
@@ -147,6 +149,28 @@ async def episodes(url: str, report: Report, clients: int, pid: int, patients: S
     report.line("HTTP: episodes of start, search, finish", n=_ROUNDS * clients, per_second=rate, **figures)
 
 
+async def waits(url: str, report: Report, ending: int, patients: Sequence[str]) -> None:
+    """Measure the calls of one client while another client ends several live shifts at the same time."""
+    async with mcp.Client(url) as connected, mcp.Client(url) as other:
+        shifts = [Client(connected, patients) for _ in range(ending)]
+        for variation, shift in enumerate(shifts):
+            await shift.start(variation, _SHIFT)
+        client = Client(other, patients)
+        await client.start(0, _SHIFT)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {"ping": other.list_tools, "read": partial(client.read, 0)}
+        longest = dict.fromkeys(calls, 0.0)
+        start = time.perf_counter()
+        finished = asyncio.gather(*(shift.finish() for shift in shifts))
+        while not finished.done():
+            for name, call in calls.items():
+                before = time.perf_counter()
+                await call()
+                longest[name] = max(longest[name], time.perf_counter() - before)
+        seconds = round(time.perf_counter() - start, 2)
+    figures = {f"longest_{name}_ms": round(1_000 * wait) for name, wait in longest.items()}
+    report.line("HTTP: calls beside the end of live shifts", n=ending, end_seconds=seconds, **figures)
+
+
 def processor_time(pid: int | None) -> float:
     """Return the processor time that a process has used, in seconds; 0 without a process."""
     if pid is None:
@@ -156,7 +180,7 @@ def processor_time(pid: int | None) -> float:
 
 
 @contextmanager
-def serving(max_steps: int) -> Iterator[tuple[str, int]]:
+def serving(max_steps: int, env_id: str = _ENV_ID) -> Iterator[tuple[str, int]]:
     """Serve tasks from a process of its own; yield the URL and the process id."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -166,7 +190,7 @@ def serving(max_steps: int) -> Iterator[tuple[str, int]]:
         "fhir_gym",
         "mcp",
         "fhir",
-        _ENV_ID,
+        env_id,
         "--http",
         str(port),
         "--max-steps",
@@ -194,6 +218,9 @@ def measure(world: World, number: int, clients: int) -> None:
         asyncio.run(calls(url, report, "HTTP", number // 4, patients, pid))
         asyncio.run(concurrent_calls(url, report, "HTTP", number // 2, clients, patients))
         asyncio.run(episodes(url, report, clients, pid, patients))
+    with serving(1_000, _SHIFT["env_id"]) as (url, _):
+        for ending in (1, 8):
+            asyncio.run(waits(url, report, ending, patients))
 
 
 def main() -> None:

@@ -2,24 +2,83 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fhir_gym.errors import FhirGymError
 
-__all__ = ["bind", "make_http_server", "read_body"]
+__all__ = ["HttpProtocol", "bind", "make_http_server", "read_body"]
 
 _MAX_CONNECTIONS = 1_024  # so that the bodies of all clients fit into memory
 _SHUTDOWN_SECONDS = 2  # time that running requests have to finish when the server stops
+_HEADER = rb"""
+    (?i: content-length: [ ]* (?P<length> [0-9]{1,12}) \r\n
+    | (?! content-length | transfer-encoding | expect | upgrade ) [!-9;-~]+ : [\t -~]* \r\n )
+"""
+_HEAD = re.compile(
+    rb"(?: GET|HEAD|POST|PUT|PATCH|DELETE ) [ ] / [!-\"$-~]* [ ] HTTP/1\.1\r\n (?: %b )* \r\n" % _HEADER, re.VERBOSE
+)
+"""The head of a usual request."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """Reads usual requests with httptools, which saves 0.08 ms for each, and leaves other connections to h11.
+
+    httptools itself has no limit on the size of headers, and its errors do not reach the application. So it gets only
+    whole heads of requests that `_HEAD` matches, and then as many bytes as the request says.
+    """
+
+    _body = 0
+    """Number of bytes of the current body that have not arrived."""
+    _waiting = b""
+    """What has arrived of the next request before the response to the current one."""
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._body:
+            part, data = data[: self._body], data[self._body :]
+            self._body -= len(part)
+            super().data_received(part)
+        if not data:
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._waiting += data
+            self.flow.pause_reading()
+        elif head := _HEAD.match(data):
+            self._body = int(head["length"] or 0)
+            super().data_received(head[0])
+            self.data_received(data[head.end() :])
+        else:
+            self._leave_to_h11(data)
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        data, self._waiting = self._waiting, b""
+        if data and not self.transport.is_closing():
+            self.data_received(data)
+
+    def _leave_to_h11(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        protocol = H11Protocol(self.config, self.server_state, self.app_state)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        protocol.data_received(data)
 
 
 def make_http_server(app: ASGIApp) -> uvicorn.Server:
     """Return a server for an application; its `run` and `serve` take the sockets that `bind` opens."""
     config = uvicorn.Config(
         app,
+        http=HttpProtocol,
         log_level="warning",
         access_log=False,
         ws="none",

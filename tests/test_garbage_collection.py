@@ -24,3 +24,10 @@ def test_a_pause_does_not_enable_what_was_disabled() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_a_pause_created_is_not_visited_by_the_next_collection() -> None:
+    with garbage_collection_paused():
+        created = [[number] for number in range(10_000)]
+    young = {id(thing) for generation in (0, 1) for thing in gc.get_objects(generation=generation)}
+    assert not young.intersection(map(id, created))

@@ -17,10 +17,12 @@ from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
 from fhir_gym.fhir.adapters.redirects import destination
+from fhir_gym.http_client import ReplyTooLargeError, limit_size
 from fhir_gym.types import Json
 
 _CONNECT_TIMEOUT = 20.0  # seconds
 _MAX_WAIT = 60.0  # seconds between two attempts
+_REPLY_BYTES = 16 * 1024 * 1024  # for 32,000 tokens, each with its probability and those of five others
 _MAX_COUNT = 10**12  # tokens of one reply; a server may report any number
 _TRANSIENT = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which a request is repeated. All statuses from 500 on are repeated too."""
@@ -121,11 +123,13 @@ class Provider:
         request = self.sampling.request(messages, opening)
         for attempt in range(self._retries + 1):
             try:
-                completion = await self._ask(request)
-            except _TransientError as failure:
-                last = failure
+                async with asyncio.timeout(self._timeout):  # for the whole reply, not only for each part of it
+                    completion = await self._ask(request)
+            except (_TransientError, TimeoutError) as failure:
+                late = f"no answer within {self._timeout:g} seconds"
+                last = failure if isinstance(failure, _TransientError) else _TransientError(late)
                 if attempt < self._retries:
-                    await asyncio.sleep(self._wait(attempt, failure.wait))
+                    await asyncio.sleep(self._wait(attempt, last.wait))
             else:
                 self._answered = True
                 return completion.model_copy(update={"retries": attempt})
@@ -158,12 +162,12 @@ class Provider:
 
             # The client's retries are off, because the retries of this class are counted and cover more failures.
             # Redirects are off, so that prompts and the key go only to the endpoint that the user named.
+            client = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+            limit_size(client, _REPLY_BYTES)
+            # `complete` limits the rest of the time. Connecting has less, so that it fails with an error of its own.
+            timeout = openai.Timeout(None, connect=min(self._timeout / 2, _CONNECT_TIMEOUT))
             self._client = openai.AsyncOpenAI(
-                base_url=self.base_url,
-                api_key=self._key,
-                timeout=openai.Timeout(self._timeout, connect=min(self._timeout, _CONNECT_TIMEOUT)),
-                max_retries=0,
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+                base_url=self.base_url, api_key=self._key, timeout=timeout, max_retries=0, http_client=client
             )
         return self._client
 
@@ -177,16 +181,18 @@ class Provider:
             if not self._answered and body.lstrip().startswith(b"<"):
                 raise EndpointError(f"{self._shown} is not an endpoint: it answered with a web page instead of JSON")
             return read_completion(body)
-        except openai.APITimeoutError as error:
+        except openai.APITimeoutError as error:  # nobody accepts the connection
             if not self._answered and _is_unreachable(error):
                 raise EndpointError(f"no server answers at {self._shown}: is the URL right?") from error
-            raise _TransientError(f"no answer within {self._timeout:g} seconds") from None
+            raise _TransientError("the connection failed: timeout") from None
         except openai.APIStatusError as error:
             if _is_unreadable_reply(message := _error_message(error.body)):
                 return Completion(finish_reason="unreadable", extra={"error": message})
             raise await self._classify(error) from error
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
+            if isinstance(cause, ReplyTooLargeError):
+                raise _TransientError(str(cause)) from error
             if not self._answered and _is_unreachable(cause):
                 raise EndpointError(f"no server answers at {self._shown}: is it running? ({cause})") from error
             raise _TransientError(f"the connection failed: {type(cause).__name__}") from error

@@ -21,7 +21,7 @@ from fhir_gym.types import Json
 
 Validation = Literal["hapi", "strict"]
 CheckValid = Callable[[Json, bytes], None]
-"""Function that refuses what a client sent if it is not valid: the value, and its JSON text for the places of issues."""
+"""Function that refuses an invalid value that a client sent; its JSON text gives the places of the issues."""
 
 TICK = timedelta(seconds=1)
 """Each write advances the virtual clock by this time: a whole second, so that versions differ in `Last-Modified`."""

@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
 def parse_path(segments: Sequence[str]) -> Target:
     """Return the parts of a path, from its decoded segments without empty ones."""
-    if len(segments) in (1, 2) and not any(map(_is_operation, segments)):  # most requests
+    if len(segments) in (1, 2) and not _is_operation(segments[0]) and not _is_operation(segments[-1]):  # most requests
         return Target(segments[0], segments[1] if len(segments) == 2 else "")
     first, second, third, *rest = (*segments, "", "", "")[: max(len(segments), 3)]
     resource_type, operation = ("", first) if _is_operation(first) else (first, "")

@@ -6,8 +6,9 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from typing_extensions import override
 
@@ -20,8 +21,11 @@ S = TypeVar("S", bound=Closable)
 
 FHIR_TOOLS = ("searchResources", "getResourceById", "createResource", "updateResource", "deleteResource")
 """The tools of the action grammar that send a request."""
-_THREADS = 2
-"""Number of threads. They live as long as the tool set, because a world keeps connections for each thread."""
+_THREADS = 32
+"""Maximum number of threads, and so of sessions whose calls run at the same time.
+
+They live as long as the tool set, because a world keeps connections for each thread.
+"""
 
 Handler = Callable[[dict[str, Any], McpClient], ToolResult]
 """Function that performs a call with valid arguments."""
@@ -30,10 +34,9 @@ Handler = Callable[[dict[str, Any], McpClient], ToolResult]
 class FhirTools(AbstractContextManager[Any], Generic[S]):
     """FHIR tools with sessions.
 
-    The tools are those of the action grammar, with one more argument: the id of the session. Their calls run on the
-    event loop, one after another: most take well under a millisecond, so threads would only add cost, and the server's
-    limits bound every request. The other tools may take longer, so they run in threads. Threads may also share the
-    tool set by `call_now`.
+    The tools are those of the action grammar, with one more argument: the id of the session. All calls run in threads:
+    grading an episode can take seconds, in which the event loop answers other clients. Of each session, one call runs
+    at a time; a call that waits for another call of its session takes no thread.
 
     Args:
         sessions: The sessions.
@@ -57,6 +60,7 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
     ) -> None:
         self.sessions = sessions
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fhir-gym-mcp")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session; of running calls
         self._id_name, self._id_required = id_name, id_required
         self._schemas: dict[str, dict[str, Any]] = {}
         self._handlers: dict[str, Handler] = {}
@@ -79,11 +83,11 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
         return list(self._schemas.values())
 
     async def call(self, name: str, arguments: Mapping[str, Any], client: McpClient) -> ToolResult:
-        """Call a tool; see `call_now`."""
-        if name not in self._handlers:
-            return self.call_now(name, arguments, client)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self.call_now, name, arguments, client)
+        """Call a tool in a thread, after the earlier calls of its session; see `call_now`."""
+        loop, id = asyncio.get_running_loop(), arguments.get(self._id_name)
+        starts = id is None and name in self._handlers
+        async with nullcontext() if starts else self._turns.setdefault(str(id), asyncio.Lock()):
+            return await loop.run_in_executor(self._threads, self.call_now, name, arguments, client)
 
     def call_now(self, name: str, arguments: Mapping[str, Any], client: McpClient) -> ToolResult:
         """Call a tool in this thread.

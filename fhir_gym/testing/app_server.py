@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError
-from fhir_gym.http_server import bind
+from fhir_gym.http_server import HttpProtocol, bind
 
 
 class AppServer(AbstractContextManager[Any]):
@@ -29,7 +29,8 @@ class AppServer(AbstractContextManager[Any]):
 
     def __init__(self, app: ASGIApp, port: int = 0, **config: Any) -> None:
         self._listener = bind("127.0.0.1", port)
-        self._server = uvicorn.Server(uvicorn.Config(app, **({"log_level": "critical", "ws": "none"} | config)))
+        settings: dict[str, Any] = {"http": HttpProtocol, "log_level": "critical", "ws": "none"} | config
+        self._server = uvicorn.Server(uvicorn.Config(app, **settings))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
 
     @property

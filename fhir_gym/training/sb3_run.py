@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import io
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -32,13 +29,13 @@ from fhir_gym.training.report import write_report
 from fhir_gym.training.rolling import Progress
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
 from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, given_templates, gold_templates, mirrored_choices
+from fhir_gym.training.sb3_checkpoint import load_checkpoint, load_curricula, save_checkpoint
 
 _EVALUATED_AT_ONCE = 16
 _ALLOCATIONS = 20_000
 """Number of new objects after which Python's garbage collector runs; its default is 700."""
 _REPLAY = 20_000
 """Number of steps in DQN's replay buffer; one step needs 14 kB of memory."""
-_REPLAY_FILE = "replay.pkl.gz"
 _ALGORITHMS: dict[str, Any] = {"maskable_ppo": MaskablePPO, "ppo": PPO, "dqn": DQN}
 _POLICIES: dict[str, Any] = {"maskable_ppo": MenuPolicy, "ppo": UnmaskedMenuPolicy, "dqn": MenuQPolicy}
 
@@ -205,26 +202,16 @@ class _Recorder(BaseCallback):
 def _save(model: Any, folder: RunFolder) -> None:
     """Save a checkpoint: the model, the curricula and the random states."""
     curricula = {id(one): one for one in model.get_env().get_attr("curriculum")}
-
-    def write(path: Path) -> None:
-        model.save(path / "model.zip")
-        if isinstance(model, DQN):
-            with io.BufferedWriter(gzip.open(path / _REPLAY_FILE, "wb", compresslevel=1)) as file:
-                model.save_replay_buffer(file)
-        state = {"curricula": [one.state_dict() for one in curricula.values()], "random": np.random.get_state()}
-        (path / "state.pkl").write_bytes(pickle.dumps(state))
-        torch.save(torch.get_rng_state(), path / "torch.pt")
-
-    folder.save_checkpoint(model.num_timesteps, write)
+    states = [one.state_dict() for one in curricula.values()]
+    folder.save_checkpoint(model.num_timesteps, lambda path: save_checkpoint(path, model, states))
 
 
 def _make_vec_env(config: Sb3Config, templates: Templates, checkpoint: Checkpoint | None) -> VecEnv:
     """Return the training environments. Those of one process share a curriculum."""
     curricula = [config.make_curriculum(number) for number in range(config.environments if config.processes else 1)]
     if checkpoint is not None:
-        state = pickle.loads((checkpoint.path / "state.pkl").read_bytes())
-        for curriculum, one in zip(curricula, state["curricula"], strict=True):
-            curriculum.load_state_dict(one)
+        for curriculum, state in zip(curricula, load_curricula(checkpoint.path), strict=True):
+            curriculum.load_state_dict(state)
     makers = [
         partial(_make_env, config, templates, curricula[number % len(curricula)])
         for number in range(config.environments)
@@ -237,30 +224,19 @@ def _make_env(config: Sb3Config, templates: Templates, curriculum: Curriculum) -
 
 
 def _make_model(config: Sb3Config, vec: VecEnv, checkpoint: Checkpoint | None) -> Any:
-    kind = _ALGORITHMS[config.algorithm]
-    if checkpoint is None:
-        settings: dict[str, Any] = {
-            "learning_rate": LinearSchedule(config.learning_rate, config.learning_rate / 10, 1.0),
-            "batch_size": config.batch_size,
-            "gamma": config.discount,
-            "policy_kwargs": {"width": config.width},
-        }
-        if config.algorithm == "dqn":
-            settings |= {
-                "buffer_size": _REPLAY,
-                "learning_starts": 1_000,
-                "train_freq": 4,
-                "target_update_interval": 500,
-            }
-        else:
-            settings |= {"n_steps": config.rollout_steps, "n_epochs": config.epochs, "ent_coef": config.entropy}
-        model = kind(_POLICIES[config.algorithm], vec, seed=config.seed, device="cpu", **settings)
+    settings: dict[str, Any] = {
+        "learning_rate": LinearSchedule(config.learning_rate, config.learning_rate / 10, 1.0),
+        "batch_size": config.batch_size,
+        "gamma": config.discount,
+        "policy_kwargs": {"width": config.width},
+    }
+    if config.algorithm == "dqn":
+        settings |= {"buffer_size": _REPLAY, "learning_starts": 1_000, "train_freq": 4, "target_update_interval": 500}
     else:
-        model = kind.load(checkpoint.path / "model.zip", env=vec, device="cpu")
-        if config.algorithm == "dqn":
-            with io.BufferedReader(gzip.open(checkpoint.path / _REPLAY_FILE)) as file:
-                model.load_replay_buffer(file)
-        np.random.set_state(pickle.loads((checkpoint.path / "state.pkl").read_bytes())["random"])
-        torch.set_rng_state(torch.load(checkpoint.path / "torch.pt"))
+        settings |= {"n_steps": config.rollout_steps, "n_epochs": config.epochs, "ent_coef": config.entropy}
+    algorithm, policy = _ALGORITHMS[config.algorithm], _POLICIES[config.algorithm]
+    model = algorithm(policy, vec, seed=config.seed, device="cpu", **settings)
+    if checkpoint is not None:
+        load_checkpoint(checkpoint.path, model)
     model.set_logger(Logger(None, []))
     return model

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 
@@ -15,6 +14,7 @@ from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.adapters.redirects import destination
 from fhir_gym.fhir.adapters.remote_client import LONGEST_PAUSE, retry_after
 from fhir_gym.fhir.messages import JSON
+from fhir_gym.http_client import ReplyTooLargeError
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 
@@ -23,15 +23,6 @@ TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 ATTEMPTS = 7
 """Maximum number of attempts of a request; the pauses between them add up to half a minute."""
-
-_ANSWER_BYTES = 32 * 1024 * 1024
-_ENCODINGS = "gzip, deflate"  # other encodings could expand a few bytes to gigabytes in one step
-
-
-class _Answer(NamedTuple):
-    status: int
-    headers: httpx.Headers
-    content: bytes
 
 
 class ExpiredError(WorldError):
@@ -50,7 +41,7 @@ class JsonClient:
             authentication.
         headers: Headers of every request, such as ``Authorization``.
         ca: PEM file with the certificate authorities to trust; by default those of certifi.
-        timeout: Timeout of one request in seconds.
+        timeout: Maximum time of one request and its reply in seconds.
         pause: Function that waits before a retry; called with the number of seconds.
 
     Attributes:
@@ -72,7 +63,7 @@ class JsonClient:
         timeout: float = 120.0,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        sent = {"Accept": "application/fhir+json", "Accept-Encoding": _ENCODINGS, "Cache-Control": "no-cache"}
+        sent = {"Accept": "application/fhir+json", "Cache-Control": "no-cache"}
         try:
             address = ServerAddress.of(url)
             self._credentials = Credentials(headers, ca=ca).at(address)
@@ -112,6 +103,10 @@ class JsonClient:
                 trouble = type(error).__name__
                 if body is not None:
                     raise TooLargeError(f"{self.base} did not answer a request in time ({trouble})") from error
+            except ReplyTooLargeError as error:
+                raise TooLargeError(f"{url}: {error}; choose a smaller page_size") from error
+            except httpx.DecodingError as error:
+                raise WorldError(f"{url}: {error}") from error
             except httpx.RequestError as error:
                 trouble = self.hide(f"{type(error).__name__}: {error}")
                 if not retry_connect and isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol):
@@ -119,9 +114,9 @@ class JsonClient:
             except httpx.InvalidURL as error:
                 raise WorldError(f"invalid URL {url!r}: {error}") from error
             else:
-                if answer.status not in TRANSIENT:
+                if answer.status_code not in TRANSIENT:
                     return self._read(url, answer)
-                trouble = f"status {answer.status}{self._told(answer)}"
+                trouble = f"status {answer.status_code}{self._told(answer)}"
                 wait = retry_after(answer.headers) or wait
             if attempt + 1 < ATTEMPTS:
                 self.pause(wait)
@@ -130,25 +125,13 @@ class JsonClient:
             "finished work is kept: run the same command again to resume"
         )
 
-    def _ask(self, url: str, body: bytes | None) -> _Answer:
-        """Send one request and decompress at most `_ANSWER_BYTES` of the response."""
+    def _ask(self, url: str, body: bytes | None) -> httpx.Response:
         self.requests += 1
-        content = bytearray()
         headers = {} if body is None else {"Content-Type": JSON}
-        with self._client.stream("GET" if body is None else "POST", url, content=body, headers=headers) as answer:
-            encoding = answer.headers.get("content-encoding", "")
-            if encoding and encoding.lower() not in _ENCODINGS.split(", "):
-                raise WorldError(f"the response to {url} has an unsupported encoding: {one_line(encoding, 60)}")
-            for part in answer.iter_bytes():
-                content += part
-                if len(content) > _ANSWER_BYTES:
-                    raise TooLargeError(
-                        f"the response to {url} exceeds {_ANSWER_BYTES:,} bytes; choose a smaller page_size"
-                    )
-        return _Answer(answer.status_code, answer.headers, bytes(content))
+        return self._client.request("GET" if body is None else "POST", url, content=body, headers=headers)
 
-    def _read(self, url: str, answer: _Answer) -> Resource:
-        status = answer.status
+    def _read(self, url: str, answer: httpx.Response) -> Resource:
+        status = answer.status_code
         if status in (401, 403):
             raise WorldError(
                 f"{self.base} requires credentials (status {status}); pass a header such as 'Authorization: Bearer …'"
@@ -173,7 +156,7 @@ class JsonClient:
             raise WorldError(f"{self.base} is not a FHIR server: the response to {url} is not a JSON object")
         return found
 
-    def _told(self, answer: _Answer) -> str:
+    def _told(self, answer: httpx.Response) -> str:
         """Return the diagnostics of an OperationOutcome for an error message, or an empty text."""
         try:
             said = diagnostics(serialization.loads(answer.content))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import pytest
 from mcp_types import TextContent
 
 from fhir_gym import EpisodeConfig, read_rollouts
+from fhir_gym.agents import Reply
+from fhir_gym.episode import Step
 from fhir_gym.errors import FhirGymError, InfraError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.harbor import (
@@ -228,3 +232,26 @@ def test_the_files_for_the_verifier(hospital: World, tmp_path: Path) -> None:
     assert told["explanation"].startswith("Success")
     (rollout,) = read_rollouts(tmp_path / "rollout.jsonl")
     assert (rollout.agent.name, rollout.reward) == ("harbor", 1.0)
+
+
+@pytest.mark.parametrize("slow", [("POST", "/finish"), ("GET", "/fhir/Patient")])
+def test_the_server_answers_while_an_action_is_graded(
+    hospital: World, slow: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, released = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+    step = ServedEpisode.step
+
+    def held(episode: ServedEpisode, reply: Reply) -> Step:
+        started.set()
+        in_time.append(released.wait(5))
+        return step(episode, reply)
+
+    monkeypatch.setattr(ServedEpisode, "step", held)
+    with serving(CREATE, hospital) as (_, client), ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(client.request, *slow, content="[]" if slow[0] == "POST" else None)
+        assert started.wait(20)
+        assert httpx.get(client.base_url.join("/health"), timeout=20).status_code == 200
+        released.set()
+        assert answer.result().status_code == 200
+    assert in_time == [True]

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import mcp
 import pytest
 from mcp_types import CallToolResult, TextContent
 
-from fhir_gym import EpisodeConfig, read_rollouts
+from fhir_gym import Episode, EpisodeConfig, read_rollouts
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.memory import Memory, Reflection
 from fhir_gym.agents.tool_sources.memory import MemoryTools
@@ -302,3 +303,48 @@ def test_a_stopped_http_server_keeps_the_records(tmp_path: Path, stop: signal.Si
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+# clients beside each other
+
+
+class HeldGrading:
+    """Holds up the grading of episodes until it is released; then every later grading is normal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started, self.released, self.in_time = threading.Event(), threading.Event(), list[bool]()
+        grade = Episode.verdict
+
+        def held(episode: Episode) -> Any:
+            self.started.set()
+            self.in_time.append(self.released.wait(5))  # a server that waits for the grading cannot answer
+            return grade(episode)
+
+        monkeypatch.setattr(Episode, "verdict", held)
+
+
+def test_other_clients_do_not_wait_for_grading(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if one client repeats its call more often than the server has threads."""
+    grading = HeldGrading(monkeypatch)
+
+    async def start(client: mcp.Client) -> str:
+        task = {"env_id": APPOINTMENT, "task": "01", "variation": 0}
+        return str((await client.call_tool("start_task", task)).structured_content["episode_id"])
+
+    async def both(server: Any) -> None:
+        async with mcp.Client(server) as slow, mcp.Client(server) as other:
+            graded, id = await start(slow), await start(other)
+            finish = {"episode_id": graded, "answer": []}
+            finished = [asyncio.create_task(slow.call_tool("finish", finish)) for _ in range(80)]
+            await asyncio.to_thread(grading.started.wait, 20)
+            search = {"episode_id": id, "resourceType": "Patient", "params_json": {"_count": 1}}
+            assert "200" in text_of(await other.call_tool("searchResources", search))
+            assert (await other.list_tools()).tools
+            assert not any(call.done() for call in finished)
+            grading.released.set()
+            results = await asyncio.gather(*finished)
+            assert len({result.structured_content["success"] for result in results if result.structured_content}) == 1
+
+    with TaskTools([EpisodeConfig(APPOINTMENT, world=hospital)]) as tools:
+        asyncio.run(both(make_server(tools)))
+    assert grading.in_time and all(grading.in_time)

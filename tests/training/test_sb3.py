@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ import pytest
 pytest.importorskip("sb3_contrib", reason="Stable-Baselines3 is not installed: pip install 'fhir-gym[sb3]'")
 
 from fhir_gym.errors import TrainingError
+from fhir_gym.training import sb3_run
 from fhir_gym.training.config import make_config
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.menu import Templates
-from fhir_gym.training.run_folder import read_run
+from fhir_gym.training.run_folder import Checkpoint, read_run
 from fhir_gym.training.sb3 import Sb3Config, given_templates, gold_templates, mirrored_choices, train_sb3
+from fhir_gym.training.sb3_checkpoint import load_curricula, save_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PACK = "FHIRAgent/Appointment-v0"
@@ -53,13 +58,8 @@ def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_unmasked_algorithms_run(tmp_path: Path, algorithm: str) -> None:
-    def stop(done: int, *_: object) -> None:
-        if done >= 192:
-            raise KeyboardInterrupt
-
     config = small(algorithm=algorithm)
-    with pytest.raises(KeyboardInterrupt):
-        train_sb3(config, tmp_path, progress=stop)
+    _interrupt(config, tmp_path)
     train_sb3(config, tmp_path)
     assert read_run(tmp_path).evaluations()[-1][0] == 256
 
@@ -140,6 +140,76 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert steps == [128, 256, 384, 512]
     assert [step for step, _ in after.evaluations()] == [512]
     assert after.evaluation_names().count("random") == 1
+
+
+class _Evil:
+    """An object that creates a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("algorithm", ["maskable_ppo", "dqn"])
+def test_a_checkpoint_cannot_run_code(tmp_path: Path, algorithm: str) -> None:
+    evil = pickle.dumps(_Evil(tmp_path / "evil"))
+    run = tmp_path / "run"
+    _interrupt(small(algorithm=algorithm), run)
+    for checkpoint in (run / "checkpoints").iterdir():
+        assert pickle.loads(evil) is None and (tmp_path / "evil").is_dir()
+        (tmp_path / "evil").rmdir()
+        for name in ("state.pkl", "replay.pkl", "replay.pkl.gz", "torch.pt"):
+            (checkpoint / name).write_bytes(evil)
+        with zipfile.ZipFile(checkpoint / "model.zip") as file:
+            parts = {name: file.read(name) for name in file.namelist()}
+        data = json.loads(parts["data"])
+        code = {":type:": "evil", ":serialized:": base64.b64encode(evil).decode()}
+        parts["data"] = json.dumps(dict.fromkeys(data, code)).encode()
+        with zipfile.ZipFile(checkpoint / "model.zip", "w") as file:
+            for name, content in parts.items():
+                file.writestr(name, content)
+    train_sb3(small(algorithm=algorithm), run)
+    assert read_run(run).evaluation_names()[-1] == "mirrored"
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_checkpoint_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    config, run = small(algorithm="dqn"), tmp_path / "run"
+    _interrupt(config, run)
+    (path,) = (run / "checkpoints").iterdir()
+    vec = sb3_run._make_vec_env(config, Templates.load(run / "templates.json"), None)
+    model = sb3_run._make_model(config, vec, Checkpoint(128, path))
+    again = tmp_path / "again"
+    again.mkdir()
+    save_checkpoint(again, model, load_curricula(path))
+    vec.close()
+    assert json.loads((again / "sb3.json").read_text()) == json.loads((path / "sb3.json").read_text())
+    for name in ("replay.npz", "model.zip"):
+        with zipfile.ZipFile(again / name) as new, zipfile.ZipFile(path / name) as old:
+            arrays = [entry for entry in old.namelist() if entry.endswith((".npy", ".pth"))]
+            assert arrays and all(new.read(entry) == old.read(entry) for entry in arrays)
+    for file in ("sb3.json", "model.zip", "replay.npz"):
+        content = (path / file).read_bytes()
+        (path / file).write_bytes(pickle.dumps(_Evil(tmp_path / "evil")))
+        with pytest.raises(TrainingError, match=r"the checkpoint .* is unusable"):
+            train_sb3(config, run)
+        (path / file).write_bytes(content)
+    assert not (tmp_path / "evil").exists()
+
+
+def _interrupt(config: Sb3Config, run: Path) -> None:
+    """Train up to a checkpoint."""
+
+    def stop(done: int, *_: object) -> None:
+        if done >= 192:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_sb3(config, run, progress=stop)
 
 
 def test_a_finished_run_is_left_as_it_is(finished: Path) -> None:

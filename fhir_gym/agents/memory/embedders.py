@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.arguments import require_url, require_whole
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.http_client import limit_replies
 
 Vectors = NDArray[np.float32]
 _WORD = re.compile(r"[^\W_]+")
@@ -185,7 +186,7 @@ class EndpointEmbedder:
         base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
         dimension: Length of the vectors; None to learn it from the first response.
         api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Files never contain the key.
-        timeout: Seconds until a request counts as failed.
+        timeout: Seconds until a request without a complete reply counts as failed.
         retries: Maximum number of retries of a failed request (429, 5xx, timeout, lost connection).
         backoff: Seconds before the first retry; the wait doubles with each retry.
     """
@@ -248,7 +249,9 @@ class EndpointEmbedder:
             if attempt:
                 time.sleep(min(self._backoff * 2.0 ** (attempt - 1), 60.0))
             try:
-                response = httpx.post(f"{self.base_url}/embeddings", json=body, headers=headers, timeout=self._timeout)
+                with httpx.Client(timeout=self._timeout) as client:
+                    limit_replies(client, self._timeout)
+                    response = client.post(f"{self.base_url}/embeddings", json=body, headers=headers)
             except httpx.HTTPError as error:
                 last = type(error).__name__
                 continue

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import PurePath
@@ -17,11 +18,13 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ERROR, decode_arguments, error_text, function_schema, unknown_tool
 from fhir_gym.arguments import require_url
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
+from fhir_gym.http_client import limit_size
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.client._transport import TransportStreams
     from mcp_types import CallToolResult, Tool
 
 _T = TypeVar("_T")
@@ -30,6 +33,8 @@ _MAX_PAGES = 100
 """Maximum number of pages of a server's list of tools."""
 _CLOSE_SECONDS = 10.0
 """Seconds that a server has to end."""
+_CONNECT_SECONDS = 30.0
+_REPLY_BYTES = 16 * 1024 * 1024
 _MAX_NAME = 60
 _INVALID_PARAMS = -32_602
 """JSON-RPC's error code for arguments that the server refuses."""
@@ -120,7 +125,7 @@ class McpTools:
         from mcp import Client, StdioServerParameters
 
         if self._url is not None:
-            return Client(self._url)
+            return Client(_http_transport(self._url))
         program, *words = self._command
         return Client(StdioServerParameters(command=program, args=words, env=self._env))
 
@@ -141,6 +146,19 @@ class McpTools:
         if isinstance(cause, TimeoutError):
             return InfraError(f"the MCP server {self._where} did not answer within {self._timeout:g} seconds")
         return InfraError(f"the MCP server {self._where} failed: {one_line(in_one_line(cause))}")
+
+
+@asynccontextmanager
+async def _http_transport(url: str) -> AsyncIterator[TransportStreams]:
+    """Connect to a server by HTTP, with a limit on the size of its replies."""
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)  # each call has a timeout of its own
+    async with httpx2.AsyncClient(timeout=timeout) as client:
+        limit_size(client, _REPLY_BYTES)
+        async with streamable_http_client(url, http_client=client) as streams:
+            yield streams
 
 
 class _Connection:
@@ -183,19 +201,24 @@ class _Connection:
             working.cancel()
             self._calls -= 1
             if self._retired and not self._calls:
-                self._stop.set()
+                self._end()
 
     def retire(self) -> None:
         """Close the connection as soon as no call uses it."""
         self._retired = True
         if not self._calls:
-            self._stop.set()
+            self._end()
 
     async def close(self) -> None:
         """Close the connection; give up after a while."""
-        self._stop.set()
+        self._end()
         await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
         self._task.cancel()
+
+    def _end(self) -> None:
+        self._stop.set()
+        if not self._open.is_set():  # it still connects, which a server can make last for ever
+            self._task.cancel()
 
     async def _work(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T:
         await self._open.wait()

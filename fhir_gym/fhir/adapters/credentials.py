@@ -113,19 +113,23 @@ class Credentials:
         return Credentials({**self.headers, **Credentials.basic(*address.auth).headers}, ca=self.ca)
 
     def client(self, *, headers: Mapping[str, str] | None = None, timeout: float) -> httpx.Client:
-        """Return an HTTP client that does not follow redirects.
+        """Return an HTTP client that does not follow redirects and limits replies (see `fhir_gym.http_client`).
 
         Args:
             headers: Further headers of every request; those of the credentials take precedence.
-            timeout: Timeout of one request in seconds.
+            timeout: Maximum time of one request and its reply in seconds.
 
         Raises:
             ValueError: The CA file cannot be used.
         """
         import httpx
 
+        from fhir_gym.http_client import limit_replies
+
         sent = {**(headers or {}), **self.headers}
-        return httpx.Client(timeout=timeout, headers=sent, follow_redirects=False, verify=_context(self.ca))
+        client = httpx.Client(timeout=timeout, headers=sent, follow_redirects=False, verify=_context(self.ca))
+        limit_replies(client, timeout)
+        return client
 
     def hide(self, text: str) -> str:
         """Replace the values of the headers in a message."""

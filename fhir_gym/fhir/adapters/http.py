@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
@@ -61,7 +62,10 @@ def create_app(
 
 
 def fhir_endpoint(
-    answer: Callable[[Request], Response], limits: Limits, page: Callable[[str], str] | None = None
+    answer: Callable[[Request], Response],
+    limits: Limits,
+    page: Callable[[str], str] | None = None,
+    executor: Executor | None = None,
 ) -> ASGIApp:
     """Return an ASGI application that answers FHIR requests under `/fhir`, one after another.
 
@@ -69,20 +73,22 @@ def fhir_endpoint(
         answer: Function that answers a request.
         limits: The limits of the server; longer bodies are not read to their end.
         page: Function from the base URL to the HTML page for browsers; None for no page.
+        executor: Runs the function; None to run it on the event loop.
     """
-    queue = RequestQueue()
+    queue = RequestQueue(executor=executor)
 
     async def respond(http: HttpRequest) -> HttpResponse | None:
-        path, origin = _path(http), f"{http.url.scheme}://{http.url.netloc}"
+        path = _path(http)
         if page is not None and _is_browser_at_base(http, path):
-            return HTMLResponse(page(f"{origin}{BASE_PATH}"))
+            return HTMLResponse(page(_base_url(http)))
         if path != BASE_PATH and not path.startswith(f"{BASE_PATH}/"):
-            return _outcome(404, f"This server answers under {origin}{BASE_PATH}")
+            return _outcome(404, f"This server answers under {_base_url(http)}")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(http.headers.raw)}
         request = Request(
             method=http.method,
             path=path.removeprefix(BASE_PATH),
             query=http.scope.get("query_string", b"").decode("latin-1"),
-            headers={**dict(http.headers), "x-forwarded-proto": http.url.scheme},
+            headers={**headers, "x-forwarded-proto": http.scope["scheme"]},
             body=await read_body(http, limits.body_bytes),  # the session refuses a body that is too large
         )
         try:
@@ -147,6 +153,10 @@ def _path(http: HttpRequest) -> str:
     raw: bytes = http.scope.get("raw_path") or http.scope["path"].encode()
     path = raw.decode("latin-1").split("?", 1)[0]
     return urlsplit(path).path if path.startswith(("http://", "https://")) else path
+
+
+def _base_url(http: HttpRequest) -> str:
+    return f"{http.url.scheme}://{http.url.netloc}{BASE_PATH}"
 
 
 def _outcome(status: int, text: str) -> HttpResponse:

@@ -15,6 +15,7 @@ from fhir_gym.fhir.adapters.redirects import destination
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
+from fhir_gym.http_client import ReplyTooLargeError
 from fhir_gym.printable import one_line
 from fhir_gym.types import Resource
 
@@ -55,7 +56,7 @@ class RemoteClient:
         url: Base URL of the server.
         credentials: Headers and certificate authority; None for a server that needs none.
         client: The HTTP client; a new one with the credentials if None.
-        timeout: The time to wait for an answer, in seconds.
+        timeout: Maximum time of one request and its answer, in seconds.
 
     Attributes:
         base_url: The base URL without a user, a password or a trailing slash.
@@ -168,6 +169,12 @@ class RemoteClient:
         except httpx.InvalidURL as error:  # the request is at fault, not the server
             outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
             return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
+        except ReplyTooLargeError as error:
+            if is_write(request):
+                return _Failure(FhirServerError(f"{self.base_url} sends too much: {error}"), passing=False)
+            # The request is at fault: an agent must not be able to end an episode without a verdict.
+            outcome = operation_outcome(f"The answer is too large: {error}", code="too-costly")
+            return Response(413, {"Content-Type": JSON}, serialization.dumps(outcome))
         except httpx.RequestError as error:
             kind = NotSentError if isinstance(error, _NEVER_SENT) else FhirServerError
             reason = self.credentials.hide(f"{type(error).__name__}: {error}")

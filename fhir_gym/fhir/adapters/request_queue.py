@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from fhir_gym.fhir.messages import Response
@@ -44,6 +45,8 @@ class RequestQueue:
     """
 
     clock: Callable[[], float] = time.perf_counter
+    executor: Executor | None = None
+    """Runs the requests; None for the event loop's thread, in which a short request takes least time."""
     _waiting: list[_Waiting] = field(default_factory=list)
     _used: OrderedDict[Hashable, tuple[float, float]] = field(default_factory=OrderedDict)
     _arrived: int = 0
@@ -79,21 +82,30 @@ class RequestQueue:
                 if not chosen.answer.done():  # the answer to a cancelled request is already done
                     await self._answer(chosen, waited=waited)
                 waited = True
-                for _ in range(_ROUNDS):  # the loop sends the answer and reads new requests
+                for _ in range(_ROUNDS if self._waiting else 0):  # the loop sends the answer and reads new requests
                     await asyncio.sleep(0)
         finally:
             self._task = None
 
     async def _answer(self, chosen: _Waiting, *, waited: bool) -> None:
-        if waited and not await chosen.wanted():
-            chosen.answer.set_result(None)
-            return
-        start = self.clock()
-        try:
-            chosen.answer.set_result(chosen.work())
-        except Exception as error:
-            chosen.answer.set_exception(error)
-        self._use(chosen.client, self.clock() - start)
+        response: Response | None = None
+        failure: Exception | None = None
+        if not waited or await chosen.wanted():
+            start = self.clock()
+            try:
+                if self.executor is None:
+                    response = chosen.work()
+                else:
+                    response = await asyncio.get_running_loop().run_in_executor(self.executor, chosen.work)
+            except Exception as error:
+                failure = error
+            self._use(chosen.client, self.clock() - start)
+        if chosen.answer.done():
+            return  # cancelled meanwhile
+        if failure is None:
+            chosen.answer.set_result(response)
+        else:
+            chosen.answer.set_exception(failure)
 
     def used(self, client: Hashable) -> float:
         """Return how much of the server's time a client has used recently, in seconds."""

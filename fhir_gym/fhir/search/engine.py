@@ -57,7 +57,7 @@ _FORM = "application/x-www-form-urlencoded"
 _NOT_SEARCHES = frozenset({"_getpages", "_query"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompiledQuery:
     """The compiled conditions and sort keys of a search."""
 

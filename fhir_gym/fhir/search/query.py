@@ -133,7 +133,7 @@ class Shape:
 WHOLE = Shape()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SearchOptions:
     """The result parameters of a search, such as `_count` and `_sort`.
 

@@ -123,39 +123,36 @@ def dumps(resource: Json) -> bytes:
 
 # pretty printing
 
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\{\}|\[\]|[\[\]{}:,]', re.DOTALL)
+_TEXT = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_MEMBER = re.compile(rb"(%b:)?(%b|[^][{},:\"]+|\{\}|\[\])?([][{},]?)" % (_TEXT, _TEXT), re.DOTALL)
+_EMPTY = {b"{}": b"{ }", b"[]": b"[ ]"}
 
 
 def pretty(body: bytes) -> bytes:
     """Indent compact JSON by two spaces. As in HAPI, the first item of an array follows the bracket on its line."""
-    depth = 0
-    lines = [b"\n"]
-    inside: list[bytes] = []
-
-    def lay_out(found: re.Match[bytes]) -> bytes:
-        nonlocal depth
-        token = found[0]
-        if token == b"{":
-            depth += 1
-            inside.append(token)
-            if depth == len(lines):
-                lines.append(b"\n" + b"  " * depth)
-            return b"{" + lines[depth]
-        if token == b"[":
-            inside.append(token)
-            return b"[ "
-        if token == b"}":
-            depth -= 1
-            inside.pop()
-            return lines[depth] + b"}"
-        if token == b"]":
-            inside.pop()
-            return b" ]"
-        if token == b",":
-            return b"," + lines[depth] if inside[-1] == b"{" else b", "
-        return _PLAIN.get(token, token)
-
-    return _TOKEN.sub(lay_out, body)
-
-
-_PLAIN = {b":": b": ", b"{}": b"{ }", b"[]": b"[ ]"}
+    line = b"\n"
+    comma = b", "
+    outside: list[bytes] = []  # the separators of the objects and arrays around the current one
+    parts: list[bytes] = []
+    for name, value, mark in _MEMBER.findall(body):
+        if name:
+            parts += name, b" "
+        parts.append(_EMPTY.get(value, value))
+        if mark == b",":
+            parts.append(comma)
+        elif mark == b"{":
+            outside.append(comma)
+            line += b"  "
+            comma = b"," + line
+            parts += b"{", line
+        elif mark == b"[":
+            outside.append(comma)
+            comma = b", "
+            parts.append(b"[ ")
+        elif mark:
+            if mark == b"}":
+                line = line[:-2]
+                parts.append(line)
+            parts.append(b"}" if mark == b"}" else b" ]")
+            comma = outside.pop()
+    return b"".join(parts)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 from starlette.requests import Request as HttpRequest
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from fhir_gym.actions import Kind
 
+_T = TypeVar("_T")
+
 FINISH_PATH, HEALTH_PATH = "/finish", "/health"
 """Paths to which the agent posts its answer, and at which the server says that it is ready."""
 _OTHER_VERSION = "export the task with the version of fhir-gym that the image of the server contains"
@@ -59,12 +62,20 @@ class ServedEpisode:
 
     Args:
         recorder: The recorder of an opened and started episode.
+
+    Attributes:
+        thread: Runs the calls of the other methods, one after another.
     """
 
     def __init__(self, recorder: EpisodeRecorder) -> None:
         self._recorder = recorder
         self._played = PlayedEpisode(recorder, lambda _: None)
         self._ending: str | None = None
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="fhir-gym-harbor")
+
+    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function in the episode's thread: grading takes seconds, in which the server must answer."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
 
     def step(self, reply: Reply) -> Step:
         """Perform an action.
@@ -107,7 +118,8 @@ class ServedEpisode:
         return self._recorder.record()
 
     def close(self) -> None:
-        """Close the episode."""
+        """Close the episode, which no call uses any more."""
+        self.thread.shutdown()
         self._recorder.episode.close()
 
     def _fail(self, error: Exception) -> InfraError:
@@ -165,7 +177,7 @@ class EpisodeTools:
         """
         if name not in GRAMMAR.tool_names:
             return ToolResult(unknown_tool(name, list(GRAMMAR.tool_names)), error=True)
-        step = self._episode.step(reply_of_call(name, arguments))
+        step = await self._episode.run(self._episode.step, reply_of_call(name, arguments))
         return ToolResult(step.observation, error=step.info["invalid"])
 
     def reap(self) -> None:
@@ -188,7 +200,7 @@ def make_episode_app(episode: ServedEpisode, host: str) -> Starlette:
     app = make_app(EpisodeTools(episode), host)
     app.add_route(FINISH_PATH, partial(_finish, episode), methods=["POST"])
     app.add_route(HEALTH_PATH, _health, methods=["GET"])
-    app.router.default = fhir_endpoint(episode.answer, Limits())
+    app.router.default = fhir_endpoint(episode.answer, Limits(), executor=episode.thread)
     return app
 
 
@@ -207,7 +219,7 @@ async def _finish(episode: ServedEpisode, http: HttpRequest) -> HttpResponse:
     if isinstance(action, Invalid):
         return _message(400, 'The body must be a JSON list, such as ["12"]; [] is an empty answer.')
     try:
-        return _message(200, episode.step(Reply(action)).observation)
+        return _message(200, (await episode.run(episode.step, Reply(action))).observation)
     except EpisodeOverError as error:
         return _message(403, str(error))
     except InfraError as error:
@@ -289,6 +301,6 @@ async def _serve(episode: ServedEpisode, host: str, listener: Any, socket: Path,
 
 async def _send_result(episode: ServedEpisode, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """End the episode and send its record as JSON."""
-    writer.write(episode.end().model_dump_json().encode())
+    writer.write((await episode.run(episode.end)).model_dump_json().encode())
     await writer.drain()
     writer.close()

@@ -31,7 +31,7 @@ class Server:
         self.requests: list[dict[str, Any]] = []
         self.answers: list[Answer] = []
 
-    def post(self, url: str, *, json: dict[str, Any], headers: dict[str, str], timeout: float) -> httpx.Response:
+    def post(self, url: str, *, json: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         self.requests.append({"url": url, "headers": headers, **json})
         return (self.answers.pop(0) if self.answers else embeddings)(json)
 
@@ -39,7 +39,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-    monkeypatch.setattr(httpx, "post", server.post)
+    monkeypatch.setattr(httpx.Client, "post", lambda client, url, **sent: server.post(url, **sent))
     monkeypatch.setattr("fhir_gym.agents.memory.embedders.time.sleep", lambda seconds: None)
     return server
 

@@ -87,7 +87,7 @@ def _narrow(rows: RowCondition, compartments: tuple[int, ...]) -> RowCondition:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Branch:
     """The search in one schema.
 

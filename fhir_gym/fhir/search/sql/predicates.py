@@ -139,7 +139,7 @@ MAX_VALUES = 300
 """Maximum number of values of one parameter: SQLite limits the depth of expressions to 1000."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scope:
     """The resource type for which a condition is compiled.
 
