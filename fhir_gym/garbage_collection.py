@@ -14,8 +14,8 @@ def garbage_collection_paused() -> Iterator[None]:
     """Pause garbage collection while many objects are created that stay in memory.
 
     A collection visits all of them again and frees none. Without a pause, drawing a variation takes 1.0 to 2.2 times as
-    long, and loading it 1.2 to 1.7 times. Afterwards, the objects belong to the oldest
-    generation: the next collection would otherwise visit them and stop all threads for half a second.
+    long, and loading it 1.2 to 1.7 times. Afterwards, the objects belong to the oldest generation: the next collection
+    would otherwise visit them and stop all threads for half a second.
     """
     was_enabled = gc.isenabled()
     gc.disable()

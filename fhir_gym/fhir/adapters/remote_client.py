@@ -107,7 +107,7 @@ class RemoteClient:
         if repeatable is None:
             repeatable = request.method in ("GET", "HEAD")
         pauses = iter(PAUSES)
-        while isinstance(result := self._attempt(request), _Failure):
+        while isinstance(result := self._attempt(request, repeatable), _Failure):
             pause = next(pauses, None)
             if pause is None or not result.passing or not (repeatable or isinstance(result.error, NotSentError)):
                 raise result.error
@@ -163,14 +163,14 @@ class RemoteClient:
             raise FhirServerError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
         return found
 
-    def _attempt(self, request: Request) -> Response | _Failure:
+    def _attempt(self, request: Request, repeatable: bool) -> Response | _Failure:
         try:
             answer = self._exchange(request)
         except httpx.InvalidURL as error:  # the request is at fault, not the server
             outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
             return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
         except ReplyTooLargeError as error:
-            if is_write(request):
+            if not repeatable:
                 return _Failure(FhirServerError(f"{self.base_url} sends too much: {error}"), passing=False)
             # The request is at fault: an agent must not be able to end an episode without a verdict.
             outcome = operation_outcome(f"The answer is too large: {error}", code="too-costly")
