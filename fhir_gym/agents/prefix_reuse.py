@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 _GROUPED = "fhir_gym_grouped"
@@ -61,6 +62,8 @@ class PrefixReuse:
         self._torch: Any = import_module("torch")
         self._cache_of: Any = import_module("transformers.cache_utils")
         self._model = model
+        # the name since transformers 5.24, and the one before
+        self._cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._kept: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
         self._bytes = 0
         _register_attention()
@@ -108,8 +111,8 @@ class PrefixReuse:
                 input_ids=chosen[:, None],
                 attention_mask=mask[batch.rows, : longest + count + 1],
                 position_ids=torch.tensor([[lengths[row] + count] for row in batch.rows], device=device),
-                past_key_values=batch.cache,
                 use_cache=True,
+                **{self._cache_name: batch.cache},
             )
             scores = output.logits[:, -1]
         self._keep_rows(batch, prompts, written, range(len(batch.rows)), longest)
@@ -142,7 +145,7 @@ class PrefixReuse:
             for number, (keys, values) in enumerate(known):
                 cache.update(keys[:, :, :start], values[:, :, :start], number)
         new = torch.tensor([ids[start:]], device=self._model.device)
-        output = self._model(input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = self._model(input_ids=new, use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         self._keep(ids, layers)
         return layers, output.logits[:, -1]

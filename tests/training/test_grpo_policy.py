@@ -123,7 +123,7 @@ def test_rewards_are_those_of_a_replay(
     assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(expected) / 4)
 
 
-@pytest.mark.parametrize(("context_tokens", "said"), [(1_290, f"GET /Patient?_count=50{END}"), (600, "")])
+@pytest.mark.parametrize(("context_tokens", "said"), [(1_500, f"GET /Patient?_count=50{END}"), (600, "")])
 def test_a_full_context_window_truncates_the_episode(
     tiny: str, configs: OpenConfigs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context_tokens: int, said: str
 ) -> None:
