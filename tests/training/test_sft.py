@@ -217,7 +217,7 @@ def test_an_evaluation_without_verdicts_is_an_error(tiny: str, folder: Path, mon
     assert rows(folder) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the GRPO recipe, whose folder is the same, is killed in each run
 def test_kill_9_and_the_same_command_again(tiny: str, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "sft.toml"
     settings = config(tiny, steps=24, checkpoint_every=5).model_dump(mode="json", exclude_none=True)

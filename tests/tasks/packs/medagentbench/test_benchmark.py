@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make bench` runs it too
 def test_the_benchmark_runs(
     hospital: World, small: World, task_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
