@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -14,13 +14,11 @@ from typing_extensions import override
 from fhir_gym import worlds
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.server_lock import state_dir
 from tests.fhir.remote_writes import CLIENT, bundle, send, state
 from tests.fhir.writing import entry, patient
-from tests.property.scene import FHIR, build_world
-from tests.worlds.serving import served
+from tests.property.scene import FHIR
 
 Meddle = Callable[["Meddler", httpx.Request], httpx.Response]
 HEADERS = {"content-type": FHIR}
@@ -139,23 +137,6 @@ CASES = [
     (batch, refuses_an_entry, "Patient/S1"),
     (batch, garbles, "answered 0 entries instead of 2"),
 ]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("differences")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fhir_gym.fhir.adapters.remote.sleep", lambda _: None)
 
 
 def meddled(server: str, world: World, meddle: Meddle, *, history: bool = True) -> RemoteSession:

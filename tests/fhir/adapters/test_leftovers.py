@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,12 @@ from typing_extensions import override
 from fhir_gym import worlds
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.server_lock import state_dir
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli  # a fixture
 from tests.fhir.remote_writes import NOTE, send, state
 from tests.fhir.writing import patient
-from tests.property.scene import build_world
-from tests.worlds.serving import served
 
 
 class Refuser(httpx.HTTPTransport):
@@ -58,23 +55,6 @@ class Refuser(httpx.HTTPTransport):
         content = json.dumps({"resourceType": "Bundle", "type": json.loads(request.content)["type"], "entry": entries})
         headers = {"content-type": "application/fhir+json"}
         return super().handle_request(httpx.Request("POST", request.url, content=content, headers=headers))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("leftovers")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fhir_gym.fhir.adapters.remote.sleep", lambda _: None)
 
 
 def journals() -> list[Path]:

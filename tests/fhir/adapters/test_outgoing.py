@@ -13,13 +13,10 @@ import pytest
 from typing_extensions import override
 
 from fhir_gym.fhir import Response, Session, World
-from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from tests.fhir.adapters.hostile_writes import HOSTILE, OPERATIONS
 from tests.fhir.remote_writes import state
-from tests.property.scene import build_world
-from tests.worlds.serving import served
 
 TYPE = f"({'|'.join(RESOURCE_TYPES)})"
 URL = re.compile(
@@ -44,18 +41,6 @@ class Recorder(httpx.HTTPTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.seen.append(request)
         return super().handle_request(request)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("outgoing")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
 from tests.fhir.adapters.hostile_agent import play, play_in_children
 from tests.fhir.remote_writes import state
-from tests.property.scene import build_world
 from tests.worlds.serving import served
 
 
@@ -57,12 +56,6 @@ class Killer:
 
 async def _nowhere(_: Message) -> None:
     """Send nothing."""
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("random")) as world:
-        yield world
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +136,6 @@ def crashed(server: str, world: World, seeds: range) -> None:
             worlds.restore(world, server)
         assert state(server) == before, seed
     assert worlds.compare(world, server).equal
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fhir_gym.fhir.adapters.remote.sleep", lambda _: None)
 
 
 def test_after_a_crash_everything_is_as_before(server: str, world: World) -> None:
