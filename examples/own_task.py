@@ -20,7 +20,7 @@ import fhir_gym
 from fhir_gym import soundness, worlds
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, Pack, SceneParams, SceneTask, equal, register
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Pack, SceneParams, SceneTask, equal, register
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.grading import IdAnswer
 
@@ -142,7 +142,7 @@ class LatestWeight(SceneTask[WeightParams, tuple[Weight, ...], Weight]):
         """The weight that the answer names."""
         return (p.latest.target,)
 
-    def checks(self, p: WeightParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: WeightParams, end: FinishedEpisode) -> Iterator[Check]:
         """The answer is the latest final weight."""
         (answer,) = end.answer_ids("Observation")
         yield equal("answer", answer, p.latest.id)

@@ -20,7 +20,7 @@ from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import (
     BeforeView,
-    EndState,
+    FinishedEpisode,
     LoggedRequest,
     RemoteView,
     Simulation,
@@ -378,7 +378,7 @@ class Episode(AbstractContextManager["Episode"]):
         changes = tuple(self._session.changes(self._origin))
         setup, session = self.variation.setup, self._session
         after = RemoteView(session, setup, changes) if self.config.fhir_server else session
-        end = EndState(
+        end = FinishedEpisode(
             answer=self._answer,
             requests=tuple(self._log),
             before=BeforeView(self.world, setup, after, changes),

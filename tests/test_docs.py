@@ -110,7 +110,16 @@ def test_every_public_name_has_an_example() -> None:
     for name in fhir_gym.__all__:
         used = rf"\bfhir_gym\.{name}\b|from fhir_gym import [\w, ]*\b{name}\b"
         assert re.search(used, code), f"no Python block in README or docs uses fhir_gym.{name}"
-    for name in ("worlds.load", "worlds.build", "import_ndjson", "World", "Session", "Request", "Response", "EndState"):
+    for name in (
+        "worlds.load",
+        "worlds.build",
+        "import_ndjson",
+        "World",
+        "Session",
+        "Request",
+        "Response",
+        "FinishedEpisode",
+    ):
         assert re.search(rf"\b{name}\b", code), f"no Python block in README or docs uses {name}"
 
 

@@ -34,7 +34,7 @@ PROMISED = {
     },
     "fhir_gym.worlds": {"available", "build", "import_ndjson", "load"},
     "fhir_gym.fhir": {"Request", "Response", "Session", "World"},
-    "fhir_gym.tasks": {"Check", "EndState", "Task", "Verdict", "register"},
+    "fhir_gym.tasks": {"Check", "FinishedEpisode", "Task", "Verdict", "register"},
     "fhir_gym.cli": {"main"},
     "fhir_gym.errors": {"FhirGymError", "UnknownNameError"},
 }

@@ -27,7 +27,7 @@ from fhir_gym.tasks.grading.answers import (
     answer_number,
 )
 from fhir_gym.tasks.grading.comparison import parse_reference, plain, same_moment, same_telephone
-from fhir_gym.tasks.grading.meaning import negates
+from fhir_gym.tasks.grading.unrequested_content import negates
 from fhir_gym.tasks.packs.medagentbench import wording
 from fhir_gym.tasks.packs.medagentbench.official.conversation import OfficialConversation
 from tests.linear import is_linear

@@ -1,6 +1,5 @@
 """Evaluation: success rates and other statistics of rollouts, grouped and compared."""
 
-from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
@@ -24,6 +23,7 @@ from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
 from fhir_gym.evaluation.runs import AgentRun, read_runs
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse
+from fhir_gym.evaluation.text_table import Section
 from fhir_gym.evaluation.variance import (
     VarianceDecomposition,
     VarianceParts,

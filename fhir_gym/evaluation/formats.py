@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.plain import LongRow, long_rows, plain
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
+from fhir_gym.evaluation.text_table import Section
 from fhir_gym.printable import JSON_ESCAPES, markdown_text, visible
 
 TextFormat = Literal["markdown", "latex", "csv", "json"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fhir_gym.evaluation.cells import Section, number, percent, points
 from fhir_gym.evaluation.metrics import AggregateMetrics, Rate
 from fhir_gym.evaluation.repeats import pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.statistics_sections import statistics_sections
+from fhir_gym.evaluation.text_table import Section, number, percent, points
 
 _RATES = ("success", "95 %", "SD", "light", "light 95 %", "light SD")
 _MEANS = ("reward", "steps", "requests", "of reference", "invalid", "tokens in", "tokens out")

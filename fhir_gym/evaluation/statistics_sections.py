@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fhir_gym.evaluation.cells import Section, number, p_value, percent, points
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.statistics import ErrorRate, RunStatistics
+from fhir_gym.evaluation.text_table import Section, number, p_value, percent, points
 from fhir_gym.evaluation.variance import VarianceParts
 
 _MAX_RESOURCE_TYPES = 10

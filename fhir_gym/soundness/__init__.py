@@ -1,7 +1,7 @@
 """Soundness checks of tasks: the implementation of ``fhir-gym tasks check``."""
 
-from fhir_gym.soundness.harness import Progress, available, by_world, check, check_task, check_tasks
 from fhir_gym.soundness.report import Failure, SoundnessReport, Tally, TaskReport, merge_reports
+from fhir_gym.soundness.task_check import Progress, available, by_world, check, check_task, check_tasks
 
 __all__ = [
     "Failure",

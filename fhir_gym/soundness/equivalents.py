@@ -12,7 +12,7 @@ from fhir_gym.soundness.answer_variants import spellings
 from fhir_gym.soundness.policy_runner import Policy
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody, with_ids
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
-from fhir_gym.tasks.grading.neutral import usual_details
+from fhir_gym.tasks.grading.allowed_additions import usual_details
 from fhir_gym.types import Json, Resource
 
 _CLIENT_ID = "chosen-by-client-"

@@ -17,9 +17,9 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.clock import moment_of
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.messages import Request
-from fhir_gym.soundness.harness import Progress
 from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRunner, script
 from fhir_gym.soundness.probe.scenes import reference_of
+from fhir_gym.soundness.task_check import Progress
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.authoring import instant
 from fhir_gym.tasks.core.task import Task, Variation

@@ -19,7 +19,7 @@ from fhir_gym.soundness.policy_groups import Expected, Group, expected_result
 from fhir_gym.tasks.core.grader import Grading, SharedFindings, find_evidence, grade, idle_checks, measure_tool_usage
 from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task, Variation
-from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest
+from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
@@ -95,7 +95,7 @@ class PolicyRun:
 
     name: str
     actions: tuple[Action, ...]
-    end: EndState
+    end: FinishedEpisode
     verdict: Verdict
 
 
@@ -135,7 +135,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         actions, logged, answer = self._play(policy.play)
         changes = tuple(self._session.changes(self._start))
         before = BeforeView(self.world, self.variation.setup, self._session, changes)
-        end = EndState(answer, logged, before, self._session, changes, self.world, self._session.base_url)
+        end = FinishedEpisode(answer, logged, before, self._session, changes, self.world, self._session.base_url)
         timeline = self._simulation.timeline if self._simulation else ()
         end = replace(end, open_scratch=self._open_scratch, timeline=timeline, parsed=self._parsed)
         findings = self._findings(policy, end)
@@ -163,11 +163,11 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self.close()
 
     def _judge(
-        self, name: str, grading: Grading, actions: Sequence[Action], end: EndState, findings: SharedFindings
+        self, name: str, grading: Grading, actions: Sequence[Action], end: FinishedEpisode, findings: SharedFindings
     ) -> PolicyRun:
         return PolicyRun(name, tuple(actions), end, grade(self.task, self.variation, end, grading, findings=findings))
 
-    def _findings(self, policy: Policy, end: EndState) -> SharedFindings:
+    def _findings(self, policy: Policy, end: FinishedEpisode) -> SharedFindings:
         """Compute only the findings that the verdicts need, to save time over many policies."""
         grading, is_gold = policy.grading, policy.group == "gold"
         if grading not in self._idle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from fhir_gym.evaluation.cells import Section, number, percent, points
+from fhir_gym.evaluation.text_table import Section, number, percent, points
 from fhir_gym.printable import markdown_text
 from fhir_gym.suites.card import Card, Figures
 

@@ -28,8 +28,8 @@ from fhir_gym.tasks.core.splits import (
     DEFAULT_SPLIT,
     SPLITS,
     TEST_START,
-    Half,
     Split,
+    TrainOrTest,
     require_variation,
     split_numbers,
     split_of,
@@ -49,10 +49,10 @@ from fhir_gym.tasks.grading.answers import (
 )
 from fhir_gym.tasks.grading.checks import Check, equal
 from fhir_gym.tasks.grading.diagnosis import Diagnosis
-from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, RemoteView, TimedRequest, View
+from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest, RemoteView, TimedRequest, View
 from fhir_gym.tasks.grading.evidence import Evidence
-from fhir_gym.tasks.grading.meaning import ADD_NOTHING
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, requests_answered
+from fhir_gym.tasks.grading.unrequested_content import ADD_NOTHING
 from fhir_gym.tasks.grading.verdict import REWARD_RULES, RewardRule, Verdict
 
 __all__ = [
@@ -72,13 +72,12 @@ __all__ = [
     "Diagnosis",
     "Dial",
     "EmptyAnswer",
-    "EndState",
     "Evidence",
     "ExpectedChange",
     "Experiment",
+    "FinishedEpisode",
     "Gold",
     "Grading",
-    "Half",
     "IdAllocator",
     "IdAnswer",
     "IdSetAnswer",
@@ -99,6 +98,7 @@ __all__ = [
     "TaskSet",
     "TimedRequest",
     "ToolUsage",
+    "TrainOrTest",
     "TurnProtocol",
     "Variation",
     "Verdict",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
-from fhir_gym.tasks import Half, RewardRule, find_task, get_pack, task_set
+from fhir_gym.tasks import RewardRule, TrainOrTest, find_task, get_pack, task_set
 
 ConfigT = TypeVar("ConfigT", bound="TrainingConfig")
 
@@ -83,7 +83,7 @@ class TrainingConfig(BaseModel):
         """Numbers of the test variations."""
         return self.numbers("test")
 
-    def numbers(self, split: Half) -> tuple[int, ...]:
+    def numbers(self, split: TrainOrTest) -> tuple[int, ...]:
         """Return the variation numbers of a split.
 
         Raises:

@@ -22,8 +22,7 @@ from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.examples import Example, batches
-from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import (
+from fhir_gym.training.policy_rollouts import (
     Progress,
     evaluate,
     evaluation_names,
@@ -32,6 +31,7 @@ from fhir_gym.training.rolling import (
     require_graded,
     roll_out,
 )
+from fhir_gym.training.report import write_report
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.sft import make_examples
 from fhir_gym.training.tuner import ModelConfig, Tuner

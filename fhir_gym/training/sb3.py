@@ -17,8 +17,8 @@ from fhir_gym.training.config import TaskName, TrainingConfig
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, EpisodeChoice, other_phrasings
 from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
-from fhir_gym.training.mirrored import mirrored_pack
-from fhir_gym.training.rolling import Progress, no_progress
+from fhir_gym.training.policy_rollouts import Progress, no_progress
+from fhir_gym.training.reordered_variations import mirrored_pack
 from fhir_gym.types import Phrasing
 
 Algorithm = Literal["maskable_ppo", "ppo", "dqn"]

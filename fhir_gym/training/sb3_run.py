@@ -25,8 +25,8 @@ from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.menu import Templates
 from fhir_gym.training.menu.baselines import menu_ceiling, random_over_menu
 from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuPolicy
+from fhir_gym.training.policy_rollouts import Progress
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
 from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, given_templates, gold_templates, mirrored_choices
 from fhir_gym.training.sb3_checkpoint import load_checkpoint, load_curricula, save_checkpoint

@@ -12,8 +12,8 @@ import fhir_gym
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout, Selection, read_rollouts
 from fhir_gym.training.examples import Example, batches, make_example, require_trainable
+from fhir_gym.training.policy_rollouts import Progress, evaluate, evaluation_names, no_progress
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, evaluation_names, no_progress
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig, Tuner
 

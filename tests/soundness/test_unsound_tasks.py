@@ -11,7 +11,7 @@ from fhir_gym.actions import Action, Finish, Get, parse
 from fhir_gym.soundness import SoundnessReport, TaskReport, check_task
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.verdict_checker import VerdictChecker
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Task, get_task, task_keys
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Task, get_task, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.grading.answers import CountAnswer
 from fhir_gym.tasks.grading.checks import equal
@@ -33,19 +33,19 @@ TASKS = [(env, key) for env in (PACK, "FHIRAgent/GeneticTesting-v0") for key in 
 class AnyAnswer(NewPatient):
     """Task 01 as published: the answer is not checked."""
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from (check for check in super().checks(p, end) if check.name != "answer")
 
 
 class NoPhone(NewPatient):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from (check for check in super().checks(p, end) if check.name != "phone")
 
 
 class FirstNameOnly(NewPatient):
     """A task with a check that refuses a right solution: the family name must come first in the body."""
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from super().checks(p, end)
         bodies = [one.action.body or "" for one in end.requests]
         yield Check(name="key order", passed=all(b.find("name") < b.find("birthDate") for b in bodies if b))
@@ -59,7 +59,7 @@ class NoEvidence(SearchNonexistentPatient):
 
 
 class AnySlot(EarliestSlot):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Slot")
         yield Check(name="answer", passed=end.after.read("Slot", answer or "") is not None)
 
@@ -67,7 +67,7 @@ class AnySlot(EarliestSlot):
 class OwnAnswer(CancelAppointment):
     """Task 15a as published: the answer is compared with itself."""
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from (check for check in super().checks(p, end) if check.name != "answer")
 
 
@@ -77,7 +77,7 @@ class AnyAppointment(CancelAppointment):
     def expected_changes(self, p: Any) -> tuple[ExpectedChange, ...]:
         return (ExpectedChange("updated", "Appointment"), ExpectedChange("updated", "Slot"))
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         statuses = {change.after.get("status") for change in end.changes if change.after}
         yield Check(name="cancelled", passed={"cancelled", "free"} <= statuses)
 
@@ -90,7 +90,7 @@ class Twice(NewPatient):
 class GuessedPhone(SearchExistingPatient):
     """A task that accepts the first word of the prompt as the answer."""
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         (check,) = super().checks(p, end)
         yield check.model_copy(update={"passed": check.passed or end.answer == ["Present"]})
 
@@ -103,14 +103,14 @@ class RefusedQuestions(NewPatient):
 
 
 class SlotMayChange(MakeAppointment):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from (check for check in super().checks(p, end) if check.name != "rest of slot unchanged")
 
 
 class Tangled(NewPatient):
     """A task with a check that never fails alone."""
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         checks = list(super().checks(p, end))
         yield from checks
         by_name = {check.name: check.passed for check in checks}
@@ -198,7 +198,7 @@ class HowMany(SearchExistingPatient):
         found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
         yield Finish([2 + len(list(entries(found)))])
 
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
+    def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield equal("count", end.answer_count(), 3)
 
 

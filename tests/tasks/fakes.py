@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fhir_gym.actions import Finish, Get, Post
 from fhir_gym.fhir import Change, Manifest, World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Params, Task
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, Task
 from fhir_gym.tasks.core.ids import IdAllocator
 from fhir_gym.tasks.grading.answers import IdAnswer
 from fhir_gym.tasks.grading.checks import equal
@@ -103,7 +103,7 @@ class Greeting(Task[GreetingParams]):
     def required_records(self, p: GreetingParams) -> tuple[str, ...]:
         return (f"Patient/{p.id}",)
 
-    def checks(self, p: GreetingParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: GreetingParams, end: FinishedEpisode) -> Iterator[Check]:
         new = end.created("Basic")
         found = new[0] if new else {}
         yield Check(name="created", passed=bool(new), expected=1, actual=len(new), level="exists")
@@ -122,6 +122,6 @@ def end_state(
     requests: tuple[Any, ...] = (),
     changes: tuple[Change, ...] = (),
     world: Any = None,
-) -> EndState:
+) -> FinishedEpisode:
     after = FakeView(*(change.after for change in changes if change.after))
-    return EndState(answer, requests, FakeView(), after, changes, world or fake_world())
+    return FinishedEpisode(answer, requests, FakeView(), after, changes, world or fake_world())

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from fhir_gym.tasks import Check, Diagnosis, EndState, Verdict, grade
+from fhir_gym.tasks import Check, Diagnosis, FinishedEpisode, Verdict, grade
 from fhir_gym.tasks.core.grader import SharedFindings
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
@@ -21,7 +21,7 @@ class Diagnosed(Greeting):
 
     key = "diagnosed"
 
-    def diagnose(self, p: GreetingParams, end: EndState, verdict: Verdict) -> Diagnosis | None:
+    def diagnose(self, p: GreetingParams, end: FinishedEpisode, verdict: Verdict) -> Diagnosis | None:
         if verdict.success:
             return Diagnosis(steps=())
         return Diagnosis(steps=(Check(name="look", passed=True), WRONG), error="arithmetic", step="sum")

@@ -13,7 +13,7 @@ from fhir_gym.fhir import Change
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
-from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, get_task, grade
+from fhir_gym.tasks import Check, FinishedEpisode, LoggedRequest, Verdict, get_task, grade
 from fhir_gym.tasks.core.grader import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
 from fhir_gym.tasks.core.task import ExpectedChange
 from fhir_gym.types import Resource
@@ -40,7 +40,7 @@ def logged(action: Any, body: Any = None, status: int = 200) -> LoggedRequest:
     return LoggedRequest(action, request, replace(response, done=done))
 
 
-def judge(end: EndState, grading: Any = "state") -> Verdict:
+def judge(end: FinishedEpisode, grading: Any = "state") -> Verdict:
     return grade(TASK, VARIATION, end, grading)
 
 
@@ -234,7 +234,7 @@ def test_unknown_names_are_refused() -> None:
 class Twins(Greeting):
     key = "twins"
 
-    def checks(self, p: GreetingParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: GreetingParams, end: FinishedEpisode) -> Iterator[Check]:
         yield Check(name="one", passed=True)
         yield Check(name="one", passed=False)
 

@@ -12,7 +12,7 @@ import pytest
 from fhir_gym.actions import Action, Get, Post, to_request
 from fhir_gym.fhir import Limits, Request, Response, Session, World
 from fhir_gym.fhir.interaction_log import Interaction
-from fhir_gym.tasks import EndState, LatestResponse, LoggedRequest, get_task, grade
+from fhir_gym.tasks import FinishedEpisode, LatestResponse, LoggedRequest, get_task, grade
 from fhir_gym.tasks.core.grader import find_evidence
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession
 from fhir_gym.tasks.grading.end_state import BeforeView, read_by_verdicts
@@ -33,13 +33,13 @@ def batch(size: int) -> Action:
     return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": [entry] * size})
 
 
-def ended(world: World, actions: list[Action], repeats: int = 1) -> tuple[Any, EndState]:
+def ended(world: World, actions: list[Action], repeats: int = 1) -> tuple[Any, FinishedEpisode]:
     variation = TASK.variation(1, world)
     session = world.session()
     session.load(variation.setup, next_id=variation.next_id, normal=True)
     logged = tuple(sent(session, action) for action in actions) * repeats
     before = BeforeView(world, variation.setup, session, ())
-    return variation, EndState([0], logged, before, session, (), world, session.base_url)
+    return variation, FinishedEpisode([0], logged, before, session, (), world, session.base_url)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from fhir_gym.fhir import Change
 from fhir_gym.fhir.definitions import children, modifiers
 from fhir_gym.tasks import get_task, pack_ids, task_keys
-from fhir_gym.tasks.grading.end_state import EndState
-from fhir_gym.tasks.grading.meaning import added_meaning, negates
-from fhir_gym.tasks.grading.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, usual_details
+from fhir_gym.tasks.grading.allowed_additions import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, usual_details
+from fhir_gym.tasks.grading.end_state import FinishedEpisode
+from fhir_gym.tasks.grading.unrequested_content import added_meaning, negates
 from fhir_gym.tasks.packs.appointment.history import PROBLEMS
 from fhir_gym.tasks.packs.appointment.surgery import OPERATIONS
 from fhir_gym.tasks.packs.genetic_testing.orders import TESTS
@@ -38,9 +38,9 @@ RECORDS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def end_of(*changes: Change, **more: dict[str, Any]) -> EndState:
+def end_of(*changes: Change, **more: dict[str, Any]) -> FinishedEpisode:
     after = FakeView(*(change.after for change in changes if change.after), *more.values())
-    return EndState([], (), FakeView(), after, changes, fake_world())
+    return FinishedEpisode([], (), FakeView(), after, changes, fake_world())
 
 
 def found(kind: str, **added: Any) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from fhir_gym.tasks.core import registry
 from fhir_gym.training import report
-from fhir_gym.training.mirrored import mirrored_pack
+from fhir_gym.training.reordered_variations import mirrored_pack
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -6,7 +6,7 @@ from fhir_gym import tasks
 from fhir_gym.episode import Episode
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
-from fhir_gym.training.mirrored import mirrored, mirrored_pack
+from fhir_gym.training.reordered_variations import mirrored, mirrored_pack
 
 PACKS = ("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0")
 

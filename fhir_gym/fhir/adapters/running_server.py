@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 
 from typing_extensions import override
 
+from fhir_gym.fhir.adapters.base_url_rewriting import RenamedSession
 from fhir_gym.fhir.adapters.credentials import Credentials
-from fhir_gym.fhir.adapters.renamed_session import RenamedSession
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.protocol import FhirSession
 from fhir_gym.fhir.world import World

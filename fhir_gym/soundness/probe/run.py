@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fhir_gym.fhir import World
-from fhir_gym.soundness.harness import Progress
 from fhir_gym.soundness.probe.answer_learner import count_records, predict_answers
 from fhir_gym.soundness.probe.fair_guesses import RARE, max_lucky_hits
 from fhir_gym.soundness.probe.flattening import Background
@@ -19,6 +18,7 @@ from fhir_gym.soundness.probe.report import LEARNERS, BlindReport, ProbeReport, 
 from fhir_gym.soundness.probe.scenes import Scene, scenes_of
 from fhir_gym.soundness.probe.table import Table, build_table
 from fhir_gym.soundness.probe.target_ranker import hits, rule_hits, scores, single_features
+from fhir_gym.soundness.task_check import Progress
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_task, task_keys
 from fhir_gym.tasks.core.splits import TEST_START, require_variation

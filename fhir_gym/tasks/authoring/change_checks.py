@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import differences
-from fhir_gym.tasks.grading.end_state import EndState
+from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.types import Resource
 
 
-def new_resource(end: EndState, resource_type: str, answer: str | None = None) -> Resource:
+def new_resource(end: FinishedEpisode, resource_type: str, answer: str | None = None) -> Resource:
     """Return the created resource of a type; an empty object if the agent created none.
 
     If the agent created several, this is the resource with the id `answer`, or else the first resource. The check
@@ -20,7 +20,7 @@ def new_resource(end: EndState, resource_type: str, answer: str | None = None) -
     return next((one for one in new if one["id"] == answer), new[0] if new else {})
 
 
-def created_check(end: EndState, resource_type: str) -> Check:
+def created_check(end: FinishedEpisode, resource_type: str) -> Check:
     """Return an ``exists`` check that the agent created a resource of a type."""
     new = [f"{resource_type}/{one['id']}" for one in end.created(resource_type)]
     name = f"{resource_type} created"
@@ -28,7 +28,7 @@ def created_check(end: EndState, resource_type: str) -> Check:
 
 
 def update_checks(
-    end: EndState,
+    end: FinishedEpisode,
     resource_type: str,
     id: str,
     *,
@@ -39,7 +39,7 @@ def update_checks(
 ) -> Iterator[Check]:
     """Yield checks that a resource was updated and that only the given elements changed.
 
-    The task itself must check the new values; see `EndState.after_update`.
+    The task itself must check the new values; see `FinishedEpisode.after_update`.
 
     Args:
         end: The end state.

@@ -15,11 +15,11 @@ from fhir_gym.tasks.core.task import ExpectedChange, Task, Variation
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, shows_counterfactual
-from fhir_gym.tasks.grading.end_state import EndState, LoggedRequest, OpenScratchSession
+from fhir_gym.tasks.grading.end_state import FinishedEpisode, LoggedRequest, OpenScratchSession
 from fhir_gym.tasks.grading.evidence import Evidence, missing_records
-from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
+from fhir_gym.tasks.grading.unrequested_content import added_meaning
 from fhir_gym.tasks.grading.verdict import Verdict, explain
 from fhir_gym.types import Json, Resource
 
@@ -62,7 +62,7 @@ class SharedFindings:
 def grade(
     task: Task[Any],
     variation: Variation,
-    end: EndState,
+    end: FinishedEpisode,
     grading: Grading = "state",
     *,
     findings: SharedFindings | None = None,
@@ -79,7 +79,7 @@ def grade(
             requires evidence. ``official`` applies the rules of the benchmark that the task comes from.
         findings: Parts of the verdict that the caller has computed. With `findings`, the verdict has no diagnosis.
         idle: `SharedFindings.idle`, if it is already known.
-        open_scratch: See `EndState.open_scratch`; None for a new session.
+        open_scratch: See `FinishedEpisode.open_scratch`; None for a new session.
 
     Raises:
         UnknownNameError: The task does not have the grading.
@@ -111,14 +111,14 @@ def grade(
     return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
 
 
-def idle_checks(task: Task[Any], variation: Variation, end: EndState, grading: Grading) -> tuple[str, ...]:
+def idle_checks(task: Task[Any], variation: Variation, end: FinishedEpisode, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
     idle = end.idle()
     by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
     return tuple(check.name for check in by_grading[grading] if check.passed)
 
 
-def measure_tool_usage(task: Task[Any], end: EndState) -> ToolUsage:
+def measure_tool_usage(task: Task[Any], end: FinishedEpisode) -> ToolUsage:
     """Measure how the agent used its tools."""
     return measure(
         end.requests,
@@ -140,7 +140,7 @@ def require_grading(task: Task[Any], grading: str) -> None:
 
 
 def _checks_by_grading(
-    task: Task[Any], variation: Variation, end: EndState, evidence: Evidence
+    task: Task[Any], variation: Variation, end: FinishedEpisode, evidence: Evidence
 ) -> tuple[dict[Grading, tuple[Check, ...]], float | None]:
     """Return the checks for each grading of the task, and the task's own score."""
     params = variation.params
@@ -158,7 +158,7 @@ def _checks_by_grading(
     return {one: found[one] for one in GRADINGS if one in task.gradings}, score
 
 
-def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> Iterator[Check]:
+def _standard_checks(task: Task[Any], variation: Variation, end: FinishedEpisode) -> Iterator[Check]:
     problem = task.answer.problem(end.answer, end.base_url)
     yield Check(
         name=ANSWER_FORM, passed=problem is None, expected=task.answer.description, actual=problem or end.answer
@@ -169,7 +169,7 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
     yield Check(name=PROHIBITED, passed=not used, expected=[], actual=used)
 
 
-def _change_checks(task: Task[Any], params: Params, end: EndState) -> Iterator[Check]:
+def _change_checks(task: Task[Any], params: Params, end: FinishedEpisode) -> Iterator[Check]:
     surplus = _unexpected_changes(task, params, end)
     yield Check(name=NOTHING_ELSE, passed=not surplus, expected=[], actual=surplus)
     if task.expected_changes(params):
@@ -177,7 +177,7 @@ def _change_checks(task: Task[Any], params: Params, end: EndState) -> Iterator[C
         yield Check(name=NOTHING_REVERSED, passed=not added, expected=[], actual=added)
 
 
-def _unexpected_changes(task: Task[Any], params: Params, end: EndState) -> list[str]:
+def _unexpected_changes(task: Task[Any], params: Params, end: FinishedEpisode) -> list[str]:
     """Describe the changes that the task did not expect. Each expected change allows at most one change."""
     changes = [change for change in end.changes if not _is_unchanged(change)]
     covered: set[tuple[str, str]] = set()
@@ -196,7 +196,9 @@ def _name(change: Change) -> tuple[str, str]:
     return change.resource_type, change.id
 
 
-def _most_useful(task: Task[Any], params: Params, end: EndState, changes: list[Change], count: int) -> list[Change]:
+def _most_useful(
+    task: Task[Any], params: Params, end: FinishedEpisode, changes: list[Change], count: int
+) -> list[Change]:
     """Grade each change alone, and return the `count` changes that pass the most checks of the task."""
     if len(changes) <= count:
         return changes
@@ -228,7 +230,7 @@ def _described(change: Change) -> str:
     return f"{change.kind} {change.resource_type}/{change.id}{how}"
 
 
-def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evidence:
+def find_evidence(task: Task[Any], variation: Variation, end: FinishedEpisode) -> Evidence:
     """Find out whether the agent retrieved every record that its answer depends on.
 
     Args:
@@ -264,7 +266,7 @@ def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evide
     return Evidence.of(missing, saw, when)
 
 
-def _new_session(variation: Variation, end: EndState) -> OpenScratchSession:
+def _new_session(variation: Variation, end: FinishedEpisode) -> OpenScratchSession:
     @contextmanager
     def open_scratch(records: Sequence[Resource]) -> Iterator[Session]:
         with variation.open_session(end.world, base_url=end.base_url) as session:
@@ -274,7 +276,7 @@ def _new_session(variation: Variation, end: EndState) -> OpenScratchSession:
     return open_scratch
 
 
-def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:
+def _before_changes(end: FinishedEpisode) -> tuple[LoggedRequest, ...]:
     """Return the requests before the first request that changed the server."""
     requests = end.requests
     changing = (n for n, one in enumerate(requests) if any(done.effect for done in one.response.done))

@@ -8,7 +8,7 @@ from typing import Literal
 from fhir_gym.arguments import require_name
 from fhir_gym.errors import TaskError
 
-Half = Literal["train", "test"]
+TrainOrTest = Literal["train", "test"]
 Split = Literal["train", "test", "heldout_tasks"]
 """Name of a split: a range of variation numbers."""
 DEFAULT_SPLIT: Split = "train"
@@ -25,7 +25,7 @@ SPLITS: Mapping[str, range] = {
 """The variation numbers of each split. The split ``heldout_tasks`` contains only the pack's held-out tasks."""
 
 
-def split_of(number: int) -> Half:
+def split_of(number: int) -> TrainOrTest:
     """Return whether a variation number is for training or for testing."""
     return "train" if number < TEST_START else "test"
 

@@ -20,18 +20,18 @@ from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.dials import Dial
-from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
 from fhir_gym.tasks.core.placing import placed_among, updated_at
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import Half, require_variation, split_of
+from fhir_gym.tasks.core.splits import TrainOrTest, require_variation, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
 from fhir_gym.tasks.grading.answers import AnswerForm
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.counterfactuals import may_be_like
 from fhir_gym.tasks.grading.diagnosis import Diagnosis
-from fhir_gym.tasks.grading.end_state import EndState
+from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import BRIEF, Json, Phrasing, Resource
 
@@ -103,7 +103,7 @@ class Variation:
 
     task_key: str
     number: int
-    split: Half
+    split: TrainOrTest
     phrasing: Phrasing
     params: Params
     prompt: str
@@ -161,7 +161,7 @@ class Task(ABC, Generic[P]):
             (``"Patient.name.use"``). No check uses them.
         requested_elements: For each type, the elements of a created resource that the prompt asks for; nested elements
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
-            `fhir_gym.tasks.grading.neutral`).
+            `fhir_gym.tasks.grading.allowed_additions`).
         removable_elements: Elements of an existing record that the agent may remove in an update to one of these
             statuses (``{"Appointment.slot": ("cancelled",)}``).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
@@ -257,10 +257,10 @@ class Task(ABC, Generic[P]):
         """Yield the actions of the reference solution, which knows only the prompt and the responses."""
 
     @abstractmethod
-    def checks(self, p: P, end: EndState) -> Iterator[Check]:
+    def checks(self, p: P, end: FinishedEpisode) -> Iterator[Check]:
         """Yield the task's own checks. The names of the checks must not depend on the episode."""
 
-    def official(self, p: P, end: EndState) -> Iterable[Check]:
+    def official(self, p: P, end: FinishedEpisode) -> Iterable[Check]:
         """Return the checks for ``grading="official"``, as the original benchmark defines them."""
         raise TaskError(f"task {self.key} does not come from a benchmark's own file, so it has no official verdict")
 
@@ -286,11 +286,11 @@ class Task(ABC, Generic[P]):
         """
         raise TaskError(f"task {self.key} has no dials")
 
-    def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
+    def diagnose(self, p: P, end: FinishedEpisode, verdict: Verdict) -> Diagnosis | None:
         """Return the expected steps and the error that explains a failure; None for tasks without a diagnosis."""
         return None
 
-    def scored_checks(self, p: P, end: EndState) -> tuple[Sequence[Check], float | None]:
+    def scored_checks(self, p: P, end: FinishedEpisode) -> tuple[Sequence[Check], float | None]:
         """Return the task's own checks, and the dense reward from 0 to 1; None for the rule of `Verdict.reward`."""
         return tuple(self.checks(p, end)), None
 

@@ -29,7 +29,7 @@ from fhir_gym.tasks.grading.comparison import (
     same_telephone,
     same_text,
 )
-from fhir_gym.tasks.grading.meaning import ADD_NOTHING
+from fhir_gym.tasks.grading.unrequested_content import ADD_NOTHING
 
 __all__ = [
     "ADD_NOTHING",

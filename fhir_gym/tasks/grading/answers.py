@@ -1,6 +1,6 @@
 """Forms of the answer in ``FINISH(…)``.
 
-A form validates an answer (`AnswerForm.problem`). `EndState` extracts the content of the answer (`answer_ids`,
+A form validates an answer (`AnswerForm.problem`). `FinishedEpisode` extracts the content of the answer (`answer_ids`,
 `answer_id_set`, `answer_count`) and accepts all spellings of ids and numbers.
 """
 

@@ -145,7 +145,7 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
 
 
 @dataclass(frozen=True, slots=True)
-class EndState:
+class FinishedEpisode:
     """The end state of an episode.
 
     Attributes:
@@ -217,7 +217,7 @@ class EndState:
         found = parse_reference(value, self.base_url)
         return "/".join(found) if found else None
 
-    def idle(self) -> EndState:
+    def idle(self) -> FinishedEpisode:
         """The end state that an agent reaches with ``FINISH([])`` as its only action."""
         return replace(
             self, answer=[], requests=(), after=self.before, changes=(), said=(("FINISH([])", ""),), timeline=()

@@ -27,8 +27,8 @@ from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.grpo.episodes import INSTALL, EpisodeRows, OpenConfigs, RowShape
 from fhir_gym.training.grpo.policy import PolicyRollouts, policy_transformer
 from fhir_gym.training.grpo.tool_env import FHIRToolEnv
+from fhir_gym.training.policy_rollouts import Progress, evaluate, evaluation_names, make_agent, no_progress
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, evaluation_names, make_agent, no_progress
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig, load_model, save_model
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fhir_gym.tasks import Check, EndState, equal
+from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import SNOMED, created_check, new_resource, reference
 from fhir_gym.tasks.packs.medagentbench.orders import (
     LOINC,
@@ -75,7 +75,7 @@ class OrderSpec:
         amount = {"value": self.dose.value, "unit": self.dose.unit}
         return medication_order(mrn, now, self.code, self.dose.route, amount, None, system=self.system)
 
-    def checks(self, end: EndState, mrn: str, now: str) -> Iterator[Check]:
+    def checks(self, end: FinishedEpisode, mrn: str, now: str) -> Iterator[Check]:
         """Yield the checks of the order that the agent stored."""
         yield created_check(end, self.resource_type)
         stored = new_resource(end, self.resource_type)

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import TEST_START, Half, split_of
+from fhir_gym.tasks import TEST_START, TrainOrTest, split_of
 from fhir_gym.tasks.packs.action_reasoning.cases import Category, Direction, Scenario
 from fhir_gym.tasks.packs.action_reasoning.derivation import is_order_due
 from fhir_gym.tasks.packs.action_reasoning.mining import MinedCandidate, candidates
@@ -183,10 +183,10 @@ class _Pool(NamedTuple):
 
 
 _Pools = tuple[_Pool, _Pool]
-_known: WeakKeyDictionary[LabHistory, dict[tuple[Scenario, Half], _Pools]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[LabHistory, dict[tuple[Scenario, TrainOrTest], _Pools]] = WeakKeyDictionary()
 
 
-def _numbered(world: World, scenario: Scenario, half: Half) -> _Pools:
+def _numbered(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     """Return the pools of a split, cached together with the world's laboratory results."""
     known = _known.setdefault(lab_chart(world), {})
     if (scenario, half) not in known:
@@ -194,7 +194,7 @@ def _numbered(world: World, scenario: Scenario, half: Half) -> _Pools:
     return known[scenario, half]
 
 
-def _in_order(world: World, scenario: Scenario, half: Half) -> _Pools:
+def _in_order(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     rng = rng_of(world.manifest.content_hash, scenario, half)
     found = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
     mine = _patients(world, half)
@@ -221,7 +221,7 @@ def _of_patients(cells: Cells, wanted: Callable[[str], bool]) -> Cells:
     return {cell: picks for cell, picks in kept.items() if picks}
 
 
-def _patients(world: World, half: Half) -> frozenset[str]:
+def _patients(world: World, half: TrainOrTest) -> frozenset[str]:
     """Return the patients of a split."""
     everybody = list(lab_chart(world).patients)
     rng_of(world.manifest.content_hash, "halves").shuffle(everybody)

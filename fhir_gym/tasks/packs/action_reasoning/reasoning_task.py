@@ -18,8 +18,8 @@ from fhir_gym.tasks import (
     TEST_START,
     Check,
     Diagnosis,
-    EndState,
     ExpectedChange,
+    FinishedEpisode,
     Gold,
     LatestResponse,
     Task,
@@ -122,11 +122,11 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         yield Finish([_answered(p.plan, found)])
 
     @override
-    def checks(self, p: ReasoningParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: ReasoningParams, end: FinishedEpisode) -> Iterator[Check]:
         yield value_check(p, end.answer[0] if end.answer else None)
 
     @override
-    def diagnose(self, p: ReasoningParams, end: EndState, verdict: Verdict) -> Diagnosis | None:
+    def diagnose(self, p: ReasoningParams, end: FinishedEpisode, verdict: Verdict) -> Diagnosis | None:
         return diagnose(p, end, verdict)
 
     @override
@@ -228,7 +228,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
         return (ExpectedChange("created", p.order.resource_type),) if p.order and p.is_due else ()
 
     @override
-    def checks(self, p: ReasoningParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: ReasoningParams, end: FinishedEpisode) -> Iterator[Check]:
         if p.order is not None and p.is_due:
             yield from p.order.checks(end, p.case.eval_MRN, p.now)
         yield from super().checks(p, end)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict
+from fhir_gym.tasks import Check, FinishedEpisode, LoggedRequest, Verdict
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.core.grader import ANSWER_FORM, EVIDENCE
 from fhir_gym.tasks.grading import answer_flag, answer_number
@@ -64,12 +64,12 @@ class Account:
     """The data on which a diagnosis is based."""
 
     params: ReasoningParams
-    end: EndState
+    end: FinishedEpisode
     verdict: Verdict
     records: Records
 
     @classmethod
-    def of(cls, params: ReasoningParams, end: EndState, verdict: Verdict, chart: LabHistory) -> Account:
+    def of(cls, params: ReasoningParams, end: FinishedEpisode, verdict: Verdict, chart: LabHistory) -> Account:
         """Build the account of an episode."""
         series = chart.one(params.case.eval_MRN, params.plan.lab)
         own = {one.id for one in (*series.counted, *series.void, *series.superseded, *series.others)}

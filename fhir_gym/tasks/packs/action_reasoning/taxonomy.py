@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from fhir_gym.tasks import Diagnosis, EndState, Verdict
+from fhir_gym.tasks import Diagnosis, FinishedEpisode, Verdict
 from fhir_gym.tasks.packs.action_reasoning.answer_sources import Records, explain_answer, selection, windows
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams
 from fhir_gym.tasks.packs.action_reasoning.ranges import ReferenceRange, as_written
@@ -33,7 +33,7 @@ _EDGE = timedelta(hours=1)
 """An agent that uses a slightly smaller window misses results that are this close to the start of the window."""
 
 
-def diagnose(p: ReasoningParams, end: EndState, verdict: Verdict) -> Diagnosis:
+def diagnose(p: ReasoningParams, end: FinishedEpisode, verdict: Verdict) -> Diagnosis:
     """Return the steps of an episode and the one error that explains a failure.
 
     Args:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Candidate, Check, EndState, ExpectedChange, SceneParams, SceneTask, equal
+from fhir_gym.tasks import Candidate, Check, ExpectedChange, FinishedEpisode, SceneParams, SceneTask, equal
 from fhir_gym.tasks.authoring import Person, reference, update_checks
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.appointment_scene import AppointmentScene
@@ -109,7 +109,7 @@ class RescheduleTask(AppointmentTask[M, C], Generic[M, C]):
     def required_records(self, p: M) -> tuple[str, ...]:
         return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.slot.id}", f"Slot/{p.slot.id}")
 
-    def both_slot_checks(self, p: M, end: EndState) -> Iterator[Check]:
+    def both_slot_checks(self, p: M, end: FinishedEpisode) -> Iterator[Check]:
         """Yield checks that the old slot is free, that the new slot is busy, and that both are otherwise unchanged."""
         yield from slot_checks(end, p.booking.slot, "free", called="old slot")
         yield from slot_checks(end, p.slot, "busy", called="new slot")
@@ -125,7 +125,7 @@ def in_slot(appointment: Resource, slot: Resource) -> Resource:
     return {**appointment, "slot": [reference("Slot", slot["id"])], "start": slot["start"], "end": slot["end"]}
 
 
-def cancellation_checks(end: EndState, id: str) -> Iterator[Check]:
+def cancellation_checks(end: FinishedEpisode, id: str) -> Iterator[Check]:
     """Yield checks that an appointment was cancelled and is otherwise unchanged; it may lose its released slot."""
     yield from update_checks(
         end,

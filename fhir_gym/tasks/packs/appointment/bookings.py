@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from fhir_gym.tasks import Check, EndState, Params, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Params, equal
 from fhir_gym.tasks.authoring import IdAllocator, Person, instant, reference
 from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord
@@ -167,18 +167,18 @@ def accepted(*references: str) -> list[Resource]:
     return [{"actor": {"reference": reference}, "status": "accepted"} for reference in references]
 
 
-def participants_check(end: EndState, found: Resource, wanted: Iterable[Resource]) -> Check:
+def participants_check(end: FinishedEpisode, found: Resource, wanted: Iterable[Resource]) -> Check:
     """Check the participants of an appointment and their statuses; their order does not matter."""
     return equal("participants", _participants(found.get("participant", []), end), _participants(wanted, end))
 
 
-def _participants(items: Iterable[Json], end: EndState) -> list[list[str | None]]:
+def _participants(items: Iterable[Json], end: FinishedEpisode) -> list[list[str | None]]:
     """Return the sorted references of participants (such as ``Patient/1``), each with the participant's status."""
     listed = ([end.refers(item.get("actor")), item.get("status")] for item in items if isinstance(item, dict))
     return sorted(listed, key=str)
 
 
-def place_checks(end: EndState, found: Resource, slot: SlotRecord) -> Iterator[Check]:
+def place_checks(end: FinishedEpisode, found: Resource, slot: SlotRecord) -> Iterator[Check]:
     """Yield checks that an appointment refers to a slot and has the slot's start and end."""
     slots = [end.refers(item) for item in found.get("slot", [])]
     yield equal("appointment slot", slots, [f"Slot/{slot.id}"])
@@ -187,6 +187,6 @@ def place_checks(end: EndState, found: Resource, slot: SlotRecord) -> Iterator[C
         yield Check(name=f"appointment {bound}", passed=right, expected=wanted, actual=found.get(bound))
 
 
-def answered(end: EndState, **wanted: str) -> Check:
+def answered(end: FinishedEpisode, **wanted: str) -> Check:
     """Check that the answer contains these ids in this order; each keyword is a resource type."""
     return equal("answer", end.answer_ids(*wanted), list(wanted.values()))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Params, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Params, equal
 from fhir_gym.tasks.authoring import instant, parse_instant, reference, update_checks
 from fhir_gym.types import Resource
 
@@ -83,7 +83,7 @@ def slot_resource(slot: SlotRecord) -> Resource:
     }
 
 
-def slot_checks(end: EndState, slot: SlotRecord, status: str, called: str = "slot") -> Iterator[Check]:
+def slot_checks(end: FinishedEpisode, slot: SlotRecord, status: str, called: str = "slot") -> Iterator[Check]:
     """Yield checks that a slot has a new status and is otherwise unchanged.
 
     Args:

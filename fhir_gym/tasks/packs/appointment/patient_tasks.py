@@ -13,8 +13,8 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import (
     Candidate,
     Check,
-    EndState,
     ExpectedChange,
+    FinishedEpisode,
     Gold,
     LatestResponse,
     Params,
@@ -122,7 +122,7 @@ class LookupTask(PatientTask[P, S, C], Generic[P, S, C]):
         return [] if self.present else [self.record(p)]
 
     @override
-    def checks(self, p: P, end: EndState) -> Iterator[Check]:
+    def checks(self, p: P, end: FinishedEpisode) -> Iterator[Check]:
         record = self.record(p)
         (answer,) = end.answer_ids(record["resourceType"])
         yield equal("answer", answer, record["id"] if self.present else None)
@@ -147,7 +147,7 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
         """Build the record that the reference solution creates."""
 
     @abstractmethod
-    def record_checks(self, p: P, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: P, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         """Yield checks of the new record's content; `record` is empty if the agent created no record."""
 
     @override
@@ -160,7 +160,7 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
         return (ExpectedChange("created", self.creates),)
 
     @override
-    def checks(self, p: P, end: EndState) -> Iterator[Check]:
+    def checks(self, p: P, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids(self.creates)
         record = new_resource(end, self.creates, answer)
         yield created_check(end, self.creates)

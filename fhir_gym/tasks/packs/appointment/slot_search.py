@@ -18,7 +18,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, Params, SceneParams, SceneTask, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params, SceneParams, SceneTask, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, instant, parse_instant
 from fhir_gym.tasks.grading import CountAnswer, CountedIdsAnswer, IdAnswer, IdSetAnswer
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_resource
@@ -317,7 +317,7 @@ class FindEarliest(_FindSlots[EarliestParams[R], R]):
         return (p.target,)
 
     @override
-    def checks(self, p: EarliestParams[R], end: EndState) -> Iterator[Check]:
+    def checks(self, p: EarliestParams[R], end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Slot")
         yield equal("answer", answer, p.target.partition("/")[2])
 
@@ -427,7 +427,7 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         return _references(p) if isinstance(self.answer, CountAnswer) else ()
 
     @override
-    def checks(self, p: OpenSlotsParams[L], end: EndState) -> Iterator[Check]:
+    def checks(self, p: OpenSlotsParams[L], end: FinishedEpisode) -> Iterator[Check]:
         ids = sorted(p.right)
         if not isinstance(self.answer, IdSetAnswer):
             yield equal("count", end.answer_count(), len(ids))

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Params, Task, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, Task, equal
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -134,7 +134,7 @@ class NewPatient(Task[NewPatientParams]):
         return (ExpectedChange("created", "Patient"),)
 
     @override
-    def checks(self, p: NewPatientParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: NewPatientParams, end: FinishedEpisode) -> Iterator[Check]:
         person = p.person
         (answer,) = end.answer_ids("Patient")
         new = end.created("Patient")

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, equal
+from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import Concept, IdAllocator, codes_of, concept_checks, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer
 from fhir_gym.tasks.packs.appointment.history import (
@@ -175,7 +175,7 @@ class EnterHistory(CreateTask[EnterHistoryParams, HistoryScene, MissingCondition
         return self.put_bodies({name: {**self.new_record(p), "code": code} for name, code in codes.items()})
 
     @override
-    def record_checks(self, p: EnterHistoryParams, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: EnterHistoryParams, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         yield from element_checks(record, ("subject", "clinicalStatus", "code"), "has")
         yield equal("subject", end.refers(record.get("subject")), f"Patient/{p.patient.id}")
         yield from concept_checks("condition", record.get("code"), p.what)

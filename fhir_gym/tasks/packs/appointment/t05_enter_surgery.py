@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, equal
+from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import Concept, IdAllocator, concept_checks, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer
 from fhir_gym.tasks.packs.appointment.patient_scenes import SIX, draw_namesakes
@@ -197,7 +197,7 @@ class EnterSurgery(CreateTask[EnterSurgeryParams, SurgeryScene, UnplannedOperati
         return {name: value for name, value in self.new_record(p).items() if name != "occurrenceDateTime"}
 
     @override
-    def record_checks(self, p: EnterSurgeryParams, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: EnterSurgeryParams, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         when = {name: record[name] for name in _OCCURRENCE if name in record}
         required = {"subject": "subject" in record, "code": "code" in record, "occurrence": bool(when)}
         for name, there in required.items():

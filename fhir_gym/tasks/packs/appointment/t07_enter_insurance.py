@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, new_resource, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer, same_moment
 from fhir_gym.tasks.packs.appointment.billing import (
@@ -277,7 +277,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         return (f"Organization/{p.insurer.id}",)
 
     @override
-    def record_checks(self, p: EnterInsuranceParams, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: EnterInsuranceParams, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         yield from element_checks(record, ("status", "beneficiary", "class"), "it has")
         yield equal("status", record.get("status"), "active")
         yield equal("beneficiary", end.refers(record.get("beneficiary")), f"Patient/{p.patient.id}")

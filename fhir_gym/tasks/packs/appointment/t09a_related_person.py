@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Patch, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, equal
+from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import IdAllocator, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer, same_moment
 from fhir_gym.tasks.packs.appointment.patient_scenes import (
@@ -180,7 +180,7 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
         yield "with phone, address and gender", [Post("/RelatedPerson", full), gold[-1]]
 
     @override
-    def record_checks(self, p: CreateRelatedPersonParams, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: CreateRelatedPersonParams, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         yield from element_checks(record, ("patient", "birthDate", "name"), "it has")
         yield equal("patient", end.refers(record.get("patient")), f"Patient/{p.patient.id}")
         yield from relative_checks(p.relative, record)

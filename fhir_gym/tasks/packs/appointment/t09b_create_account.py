@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer
 from fhir_gym.tasks.packs.appointment.billing import AccountRecord, in_days
@@ -92,7 +92,7 @@ class _CreateAccount(CreateTask[CreateAccountParams, BillingScene, PatientCandid
         return {"resourceType": "Account", "status": "active", "subject": [reference("Patient", p.patient.id)]}
 
     @override
-    def record_checks(self, p: CreateAccountParams, record: Resource, end: EndState) -> Iterator[Check]:
+    def record_checks(self, p: CreateAccountParams, record: Resource, end: FinishedEpisode) -> Iterator[Check]:
         there = not record or "subject" in record
         yield Check(name="it has a subject", passed=there, actual=record.get("subject"), level="exists")
         yield equal("status", record.get("status"), "active")
@@ -218,7 +218,7 @@ class CreateExistingAccount(_CreateAccount):
         return (f"Account/{_active(p)}",)
 
     @override
-    def checks(self, p: CreateAccountParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: CreateAccountParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Account")
         own = sorted(account.id for account in p.scene.accounts_of(p.patient.id))
         name = "the answer is an account of the patient that was there"

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, reference, update_checks
 from fhir_gym.tasks.grading import IdAnswer, differences, is_within
 from fhir_gym.tasks.packs.appointment.billing import AccountRecord, Guarantor, account_resource, in_days
@@ -222,7 +222,7 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
         return (ExpectedChange("updated", "Account", p.account.id),)
 
     @override
-    def checks(self, p: AddGuarantorParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AddGuarantorParams, end: FinishedEpisode) -> Iterator[Check]:
         party = f"RelatedPerson/{p.guarantor.person.id}"
         after = end.after_update("Account", p.account.id)
         guarantors = [one for one in after.get("guarantor", []) if isinstance(one, dict)]

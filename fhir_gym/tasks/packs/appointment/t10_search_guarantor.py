@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.billing import AccountRecord, Guarantor, account_resource, guarantees_on, in_days
@@ -168,7 +168,7 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         return account_resource(p.account.model_copy(update={"guarantors": (*p.account.guarantors, more)}))
 
     @override
-    def checks(self, p: SearchGuarantorParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: SearchGuarantorParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("RelatedPerson")
         yield equal("answer", answer, p.party or None)
 

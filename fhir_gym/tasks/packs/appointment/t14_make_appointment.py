@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     WEEKDAYS,
     IdAllocator,
@@ -189,7 +189,7 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
         return (f"Patient/{p.patient.id}", p.slot.target)
 
     @override
-    def checks(self, p: MakeAppointmentParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: MakeAppointmentParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
         found = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -151,7 +151,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
         return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.slot.id}")
 
     @override
-    def checks(self, p: BookingParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: BookingParams, end: FinishedEpisode) -> Iterator[Check]:
         yield from cancellation_checks(end, p.booking.id)
         yield from slot_checks(end, p.booking.slot, "free")
         yield answered(end, Appointment=p.booking.id, Slot=p.booking.slot.id)

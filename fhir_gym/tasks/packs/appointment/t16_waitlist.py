@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Params, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -283,7 +283,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         return (f"Practitioner/{p.doctor.id}",)
 
     @override
-    def checks(self, p: AddToWaitlistParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AddToWaitlistParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
         found = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")
@@ -402,7 +402,7 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
         return (f"Appointment/{p.entry.id}",)
 
     @override
-    def checks(self, p: RemoveFromWaitlistParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: RemoveFromWaitlistParams, end: FinishedEpisode) -> Iterator[Check]:
         yield from cancellation_checks(end, p.entry.id)
         yield answered(end, Appointment=p.entry.id)
 

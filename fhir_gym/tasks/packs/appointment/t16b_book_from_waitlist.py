@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -218,7 +218,7 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         return (f"Appointment/{p.entry.id}", f"Slot/{p.slot.id}")
 
     @override
-    def checks(self, p: BookFromWaitlistParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: BookFromWaitlistParams, end: FinishedEpisode) -> Iterator[Check]:
         after = end.after_update("Appointment", p.entry.id)
         yield from update_checks(
             end,

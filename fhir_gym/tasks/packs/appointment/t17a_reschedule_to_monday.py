@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -174,7 +174,7 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         yield "answers the old slot", [move, take, leave, Finish([p.booking.id, p.booking.slot.id])]
 
     @override
-    def checks(self, p: MoveParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: MoveParams, end: FinishedEpisode) -> Iterator[Check]:
         changing = ("slot", "start", "end")
         yield from update_checks(
             end, "Appointment", p.booking.id, changing=changing, may_add=NEW_REMARKS, called="appointment"

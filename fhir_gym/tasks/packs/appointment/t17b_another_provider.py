@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     WEEKDAYS,
@@ -240,7 +240,7 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         return (*super().expected_changes(p), ExpectedChange("created", "Appointment"))
 
     @override
-    def checks(self, p: AnotherProviderParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AnotherProviderParams, end: FinishedEpisode) -> Iterator[Check]:
         made = end.created("Appointment")
         before, after = end.updated("Appointment", p.booking.id) or ({}, {})
         stands = made[0] if made else after

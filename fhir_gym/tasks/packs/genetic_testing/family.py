@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import ClassVar
 
-from fhir_gym.tasks import Check, EndState, Params, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Params, equal
 from fhir_gym.tasks.authoring import Person, concept_texts, created_check, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, plain
-from fhir_gym.tasks.grading.neutral import fits_vocabulary
+from fhir_gym.tasks.grading.allowed_additions import fits_vocabulary
 from fhir_gym.tasks.packs.appointment.relatives import (
     RELATIONS,
     ROLES,
@@ -173,7 +173,7 @@ def history_prompt_values(history: FamilyHistory) -> dict[str, str]:
     return {"relation": history.relation, "illness": history.illness, "age": str(history.age)}
 
 
-def history_checks(end: EndState, history: FamilyHistory, found: Resource) -> Iterator[Check]:
+def history_checks(end: FinishedEpisode, history: FamilyHistory, found: Resource) -> Iterator[Check]:
     """Yield checks that a new FamilyMemberHistory records the requested history and nothing else.
 
     Args:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Candidate, Check, EndState, ExpectedChange, SceneParams, SceneTask, equal
+from fhir_gym.tasks import Candidate, Check, ExpectedChange, FinishedEpisode, SceneParams, SceneTask, equal
 from fhir_gym.tasks.authoring import Person
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.genetic_testing.orders import (
@@ -144,7 +144,7 @@ class AttachReports(OrderTask[A], Generic[A]):
         return (*records, *(report.reference for report in p.wanted))
 
     @override
-    def checks(self, p: A, end: EndState) -> Iterator[Check]:
+    def checks(self, p: A, end: FinishedEpisode) -> Iterator[Check]:
         if p.wanted:
             yield from attachment_checks(end, p.order, [report.reference for report in p.wanted])
         (answer,) = end.answer_ids("ServiceRequest")

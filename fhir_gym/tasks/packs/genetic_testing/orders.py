@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 
 from fhir_gym.actions import Action, Get, Put
-from fhir_gym.tasks import Check, EndState, Params, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Params, equal
 from fhir_gym.tasks.authoring import SNOMED, Concept, Person, entries, reference, update_checks
 from fhir_gym.types import Json, Resource
 
@@ -93,7 +93,7 @@ def attach_references(order: Resource, references: Iterable[str]) -> Action:
     return Put(f"/ServiceRequest/{order['id']}", {**order, "supportingInfo": [*there, *added]})
 
 
-def attachment_checks(end: EndState, order: GeneticOrder, references: Iterable[str | None]) -> Iterator[Check]:
+def attachment_checks(end: FinishedEpisode, order: GeneticOrder, references: Iterable[str | None]) -> Iterator[Check]:
     """Yield checks that an order refers to some records in its supporting information and is otherwise unchanged.
 
     Args:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     Concept,
@@ -196,7 +196,7 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
         return (f"Patient/{p.person.id}", f"Practitioner/{p.doctor.id}")
 
     @override
-    def checks(self, p: PlaceOrderParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: PlaceOrderParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("ServiceRequest")
         found = new_resource(end, "ServiceRequest", answer)
         yield created_check(end, "ServiceRequest")

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, find_patient, new_resource
 from fhir_gym.tasks.packs.genetic_testing.family import (
     HISTORY_INSTRUCTIONS,
@@ -174,7 +174,7 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         return (f"Patient/{p.person.id}", f"ServiceRequest/{p.order.id}")
 
     @override
-    def checks(self, p: AddFamilyHistoryParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AddFamilyHistoryParams, end: FinishedEpisode) -> Iterator[Check]:
         found = new_resource(end, "FamilyMemberHistory")
         yield from history_checks(end, p.history, found)
         wanted = f"FamilyMemberHistory/{found.get('id', '(the new one)')}"

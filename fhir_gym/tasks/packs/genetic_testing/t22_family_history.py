@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, PersonCandidate, find_patient, new_resource, person_candidates
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.genetic_testing.family import (
@@ -144,7 +144,7 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
         return (f"Patient/{p.person.id}",)
 
     @override
-    def checks(self, p: AddFamilyMemberParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AddFamilyMemberParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("FamilyMemberHistory")
         found = new_resource(end, "FamilyMemberHistory", answer)
         yield from history_checks(end, p.history, found)

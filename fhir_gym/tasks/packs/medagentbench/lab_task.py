@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneTask
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
 from fhir_gym.tasks.packs.medagentbench.chart_filler import NEWEST_AGO, ChartFiller, ChartPlan
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
@@ -213,7 +213,7 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
         return counted_results((yield results_search(p.mrn, self.test, since=since)), self.test)
 
     @override
-    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: FinishedEpisode) -> Iterator[Check]:
         yield level_check(p, end)
 
     @override
@@ -281,7 +281,7 @@ def _just_in(filler: ChartFiller) -> ChartPlan:
     return ChartPlan([(ago, filler.level())], lone=True)
 
 
-def level_check(p: LabParams, end: EndState) -> Check:
+def level_check(p: LabParams, end: FinishedEpisode) -> Check:
     """Check that the answer starts with the level, or with -1 if no result counts."""
     if p.silent and end.answer == []:
         return Check(name="answer", passed=True, expected=p.level, actual=[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from fhir_gym.tasks import Check, EndState, equal
+from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import codes_of, codings, concept_texts, reference
 from fhir_gym.tasks.grading import plain
 from fhir_gym.tasks.packs.medagentbench.amounts import child_object, is_amount, is_amount_over, only
@@ -73,7 +73,7 @@ def service_order(mrn: str, now: str, system: str, code: str, **more: Json) -> R
 
 
 def medication_checks(
-    end: EndState, order: Resource, mrn: str, now: str, code: str, ordered: OrderedDose, system: str = NDC
+    end: FinishedEpisode, order: Resource, mrn: str, now: str, code: str, ordered: OrderedDose, system: str = NDC
 ) -> Iterator[Check]:
     """Yield the checks that all drug orders share.
 
@@ -111,7 +111,7 @@ def medication_checks(
 
 
 def service_checks(
-    end: EndState, order: Resource, mrn: str, now: str, system: str, code: str, priority: str | None
+    end: FinishedEpisode, order: Resource, mrn: str, now: str, system: str, code: str, priority: str | None
 ) -> Iterator[Check]:
     """Yield the checks that all laboratory orders and referrals share.
 
@@ -131,7 +131,7 @@ def service_checks(
     yield single_dose_check("service once", order, "occurrenceTiming", now=now, timed=False)
 
 
-def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str) -> Iterator[Check]:
+def _order_checks(kind: str, end: FinishedEpisode, order: Resource, mrn: str, now: str) -> Iterator[Check]:
     yield equal(f"{kind} subject", end.refers(order.get("subject")), f"Patient/{mrn}")
     yield equal(f"{kind} status", order.get("status"), "active")
     yield equal(f"{kind} intent", order.get("intent"), "order")
@@ -170,7 +170,7 @@ def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
 
 
 def blood_pressure_checks(
-    end: EndState, found: Resource, mrn: str, now: str, systolic: int, diastolic: int
+    end: FinishedEpisode, found: Resource, mrn: str, now: str, systolic: int, diastolic: int
 ) -> Iterator[Check]:
     """Yield the checks of a blood pressure, which may be stored as text or as two components."""
     yield equal("subject", end.refers(found.get("subject")), f"Patient/{mrn}")

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, SceneParams, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import (
     Person,
     PersonCandidate,
@@ -125,7 +125,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
         yield Finish(numbers or [_NOBODY])
 
     @override
-    def checks(self, p: FindPatientParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: FindPatientParams, end: FinishedEpisode) -> Iterator[Check]:
         said = end.answer[0] if end.answer else None
         text = said.strip() if isinstance(said, str) else said
         wanted = p.mrn or _NOBODY

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, SceneParams, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import Person, PersonCandidate, entries
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
     READ_ONLY,
@@ -124,7 +124,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
         yield Finish([age_on(date.fromisoformat(p.today), date.fromisoformat(patient["birthDate"]))])
 
     @override
-    def checks(self, p: AgeParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: AgeParams, end: FinishedEpisode) -> Iterator[Check]:
         yield number_check("answer", end.answer[0] if end.answer else None, p.age)
 
     @override

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, Params
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -162,7 +162,7 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
         yield Finish()
 
     @override
-    def checks(self, p: BloodPressureParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: BloodPressureParams, end: FinishedEpisode) -> Iterator[Check]:
         yield created_check(end, "Observation")
         found = new_resource(end, "Observation")
         yield from blood_pressure_checks(end, found, p.mrn, p.now, p.systolic, p.diastolic)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import created_check, new_resource
 from fhir_gym.tasks.grading import ADD_NOTHING
 from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan, draw_within_day
@@ -129,7 +129,7 @@ class MagnesiumReplacement(LabTask):
         return (ExpectedChange("created", "MedicationRequest"),) if grams(p.level) else ()
 
     @override
-    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: FinishedEpisode) -> Iterator[Check]:
         amount = grams(p.level)
         if amount is not None:
             yield created_check(end, "MedicationRequest")

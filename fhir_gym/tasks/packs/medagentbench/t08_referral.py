@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, Gold, LatestResponse, Params
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params
 from fhir_gym.tasks.authoring import SNOMED, IdAllocator, Person, PersonCandidate, created_check, instant, new_resource
 from fhir_gym.tasks.grading import ADD_NOTHING
 from fhir_gym.tasks.packs.medagentbench.internist_task import patient_with_mrn
@@ -173,7 +173,7 @@ class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
         yield Finish()
 
     @override
-    def checks(self, p: ReferralParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: ReferralParams, end: FinishedEpisode) -> Iterator[Check]:
         yield created_check(end, "ServiceRequest")
         order = new_resource(end, "ServiceRequest")
         yield from service_checks(end, order, p.mrn, p.now, SNOMED, _ORTHOPAEDICS, p.priority)

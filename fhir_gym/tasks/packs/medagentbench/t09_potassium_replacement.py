@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import SNOMED, at, created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING
 from fhir_gym.tasks.packs.medagentbench.chart_filler import ChartFiller, ChartPlan, draw_recent
@@ -154,7 +154,7 @@ class PotassiumReplacement(LabTask):
         return ExpectedChange("created", "MedicationRequest"), ExpectedChange("created", "ServiceRequest")
 
     @override
-    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: FinishedEpisode) -> Iterator[Check]:
         amount = milliequivalents(p.level)
         if amount is not None:
             yield created_check(end, "MedicationRequest")

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING, same_moment
 from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan
@@ -117,7 +117,7 @@ class HemoglobinA1c(LabTask):
         return (ExpectedChange("created", "ServiceRequest"),) if is_due(p) else ()
 
     @override
-    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: FinishedEpisode) -> Iterator[Check]:
         if is_due(p):
             yield created_check(end, "ServiceRequest")
             order = new_resource(end, "ServiceRequest")

@@ -11,8 +11,8 @@ from fhir_gym.tasks.packs.shift.absences import (
     EARLIER_REQUESTS_IGNORED,
     MISTAKES,
     MOVABLE,
-    AbsenceAsk,
     AbsenceCalendar,
+    AbsenceContent,
     AbsenceRequest,
     AbsenceScene,
 )
@@ -69,7 +69,7 @@ def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
         for first in coming:
             for last in _last_days(first, coming[-1]):
                 person = one.person
-                ask = AbsenceAsk(given=person.given, family=person.family, first=first, last=last)
+                ask = AbsenceContent(given=person.given, family=person.family, first=first, last=last)
                 yield AbsenceRequest(ask=ask, outcome="", schedule=one.schedule, target=f"Practitioner/{person.id}")
 
 

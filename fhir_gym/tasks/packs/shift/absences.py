@@ -10,7 +10,7 @@ from functools import cached_property
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, is_new_name
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
 from fhir_gym.tasks.packs.shift.clinic import (
     OCCUPIED,
@@ -28,7 +28,7 @@ from fhir_gym.tasks.packs.shift.clinic import (
     schedule_resource,
     slot_resource,
 )
-from fhir_gym.tasks.packs.shift.kind import Ask, Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.types import Resource
 
 MOVABLE = ("booked", "pending")
@@ -58,7 +58,7 @@ _ELSEWHERE_SHARE = 0.6
 _ELSEWHERE_PER_DAY = 4
 
 
-class AbsenceAsk(Ask):
+class AbsenceContent(RequestContent):
     """Who is away, and when.
 
     Attributes:
@@ -85,7 +85,7 @@ class AbsenceRequest(Request):
         schedule: Id of the practitioner's schedule at the place.
     """
 
-    ask: AbsenceAsk
+    ask: AbsenceContent
     schedule: str
 
 

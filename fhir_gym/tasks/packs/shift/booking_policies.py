@@ -11,14 +11,14 @@ from typing import NamedTuple, Self
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
-from fhir_gym.tasks.packs.shift.bookings import BookingAsk, BookingJudge, BookingRequest, coming
+from fhir_gym.tasks.packs.shift.bookings import BookingContent, BookingJudge, BookingRequest, coming
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 FULFILLED, MISSED = "fulfilled", "noshow"
@@ -155,7 +155,7 @@ def _monday(start: str) -> date:
 
 @dataclass(frozen=True, slots=True)
 class _WishesAndLimits:
-    ask: BookingAsk
+    ask: BookingContent
     limits: PolicyLimits
 
     def suits(self, start: str, minutes: int) -> bool:
@@ -167,12 +167,12 @@ def service_code(scene: ClinicScene, service: str) -> str:
     return next(one.service.code for one in scene.practitioners if one.service.display == service)
 
 
-def values_for(ask: BookingAsk, scene: ClinicScene, library: Library) -> dict[str, str]:
+def values_for(ask: BookingContent, scene: ClinicScene, library: Library) -> dict[str, str]:
     """Return what the policies say about a requested service."""
     return library.values(BOOKING.code, service_code(scene, ask.service), parse_instant(scene.now))
 
 
-def limits_for(values: Mapping[str, str], ask: BookingAsk, patient: str, calendar: Calendar) -> PolicyLimits | None:
+def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, calendar: Calendar) -> PolicyLimits | None:
     """Return the limits for an appointment of a patient; None if the desk must not book for the patient."""
     doctors = calendar.scene.by_schedule()
     appointments = [
@@ -185,7 +185,7 @@ def limits_for(values: Mapping[str, str], ask: BookingAsk, patient: str, calenda
 
 
 def decide(
-    ask: BookingAsk, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
+    ask: BookingContent, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
 ) -> tuple[str, ClinicSlot | None]:
     """Return the outcome of a request, and the slot that the rules choose if it is done.
 
@@ -204,7 +204,7 @@ def decide(
     return (NO_FREE_TIME, None) if slot is None else (DONE, slot)
 
 
-def slots_within_limits(ask: BookingAsk, patient: str, scene: PolicyClinicScene) -> Iterator[Resource]:
+def slots_within_limits(ask: BookingContent, patient: str, scene: PolicyClinicScene) -> Iterator[Resource]:
     """Yield, for each practitioner whom the patient wants, a slot that does not exist and would suit."""
     limits = limits_for(values_for(ask, scene, scene.library), ask, patient, Calendar.at_start(scene))
     if limits is None:

@@ -13,14 +13,14 @@ from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Json, Resource
 
 COMING = ("booked", "pending")
 """Statuses of coming appointments that will take place."""
 
 
-class BookingAsk(TimeWishes):
+class BookingContent(TimePreferences):
     """A wish for an appointment.
 
     Attributes:
@@ -44,7 +44,7 @@ class BookingAsk(TimeWishes):
         )
 
 
-def booking_text(ask: BookingAsk, wording: int) -> str:
+def booking_text(ask: BookingContent, wording: int) -> str:
     """Return a wish for an appointment in a person's words; see `RequestKind.text`."""
     who = ask.patient
     first = (
@@ -55,7 +55,7 @@ def booking_text(ask: BookingAsk, wording: int) -> str:
     return " ".join([first, *_wishes(ask)])
 
 
-def _wishes(ask: BookingAsk) -> Iterator[str]:
+def _wishes(ask: BookingContent) -> Iterator[str]:
     if ask.language:
         yield f"The practitioner must speak {LANGUAGES[ask.language]}."
     if ask.gender:
@@ -66,10 +66,10 @@ def _wishes(ask: BookingAsk) -> Iterator[str]:
 class BookingRequest(PatientRequest):
     """A request for an appointment."""
 
-    ask: BookingAsk
+    ask: BookingContent
 
 
-def coming(calendar: Calendar, ask: BookingAsk, patient: str) -> list[str]:
+def coming(calendar: Calendar, ask: BookingContent, patient: str) -> list[str]:
     """Return the ids of the patient's coming appointments for the requested service."""
     doctors = calendar.scene.by_schedule()
     return [
@@ -83,7 +83,7 @@ def coming(calendar: Calendar, ask: BookingAsk, patient: str) -> list[str]:
     ]
 
 
-def best_slot(calendar: Calendar, ask: BookingAsk, patient: str) -> ClinicSlot | None:
+def best_slot(calendar: Calendar, ask: BookingContent, patient: str) -> ClinicSlot | None:
     """Return the slot that the rules choose; None if no slot fits."""
     return calendar.first_free(patient, ask, ask.wants)
 

@@ -12,12 +12,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
 
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, Write
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Resource
 
 R = TypeVar("R", bound=Request)

@@ -9,7 +9,7 @@ from typing import Literal
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import Person
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import (
@@ -24,7 +24,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Json, Resource
 
 ACTIVE = ("booked", "pending")
@@ -33,7 +33,7 @@ ENDED_AS = {"cancel": "cancelled", "missed": "noshow"}
 """The status that a request gives the appointment."""
 
 
-class ChangeAsk(TimeWishes):
+class ChangeContent(TimePreferences):
     """What is to change. The wishes are for the new time of a moved appointment.
 
     Attributes:
@@ -62,11 +62,11 @@ class ChangeRequest(PatientRequest):
         visit: Id of the patient's only appointment with the practitioner on the day; empty if there is none.
     """
 
-    ask: ChangeAsk
+    ask: ChangeContent
     visit: str = ""
 
 
-def outcome_of(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
+def outcome_of(ask: ChangeContent, visit: Visit | None, calendar: Calendar) -> str:
     """Return the outcome of a request in a calendar.
 
     Args:
@@ -88,7 +88,7 @@ def outcome_of(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
     return DONE
 
 
-def new_slot(ask: ChangeAsk, visit: Visit, calendar: Calendar) -> ClinicSlot | None:
+def new_slot(ask: ChangeContent, visit: Visit, calendar: Calendar) -> ClinicSlot | None:
     """Return the slot to which an appointment moves; None if no slot fits."""
     return calendar.first_free(visit.patient, _AsLong(ask, visit.slot.minutes), _same(visit), moving=visit.id)
 
@@ -97,7 +97,7 @@ def new_slot(ask: ChangeAsk, visit: Visit, calendar: Calendar) -> ClinicSlot | N
 class _AsLong:
     """Wishes, and the length of the present slot as the minimum."""
 
-    ask: ChangeAsk
+    ask: ChangeContent
     least: int
 
     def suits(self, start: str, minutes: int) -> bool:
@@ -157,7 +157,7 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
 
-    def _problems(self, ask: ChangeAsk, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
+    def _problems(self, ask: ChangeContent, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
         """Yield what is wrong with an appointment that the agent changed."""
         record = f"Appointment/{visit.id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}

@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading.comparison import plain
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in
 from fhir_gym.tasks.packs.shift.stays import HELD, MINUTES, OCCUPIED, Stay, Visit, WardScene, visit_resource
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 Measure = Literal["number", "names", "longest"]
@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 _ANOTHER_ROOM: frozenset[Rule] = frozenset({"room"})
 
 
-class ContactAsk(Ask):
+class ContactContent(RequestContent):
     """A question about the patients who shared a room with a patient.
 
     Attributes:
@@ -47,7 +47,7 @@ class ContactAsk(Ask):
 class ContactRequest(PatientRequest):
     """A question about the patients who shared a room with a patient."""
 
-    ask: ContactAsk
+    ask: ContactContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _broken(visit: Visit, stay: Stay) -> frozenset[Rule]:
     return frozenset(found)
 
 
-def counted(ask: ContactAsk, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
+def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
     """Yield the times that count, within the window.
 
     Args:
@@ -153,7 +153,9 @@ def counted(ask: ContactAsk, overlaps: Sequence[Overlap], ignoring: Rule | None 
             yield Overlap(one.other, one.records, start, end, one.breaks, one.same_bed)
 
 
-def minutes_by_patient(ask: ContactAsk, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> dict[str, int]:
+def minutes_by_patient(
+    ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None
+) -> dict[str, int]:
     """Return the number of minutes that each other patient shared a room with the patient.
 
     Args:
@@ -184,7 +186,7 @@ def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, 
 
 
 def outcome_of(
-    ask: ContactAsk, overlaps: Sequence[Overlap], names: Mapping[str, str], ignoring: Rule | None = None
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], ignoring: Rule | None = None
 ) -> str:
     """Return the outcome of a question.
 
@@ -205,7 +207,7 @@ def outcome_of(
 
 
 def qualifies(
-    ask: ContactAsk, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
 ) -> bool:
     """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
 
@@ -231,7 +233,7 @@ def qualifies(
     return False
 
 
-def agrees(ask: ContactAsk, outcome: str, answer: str) -> bool:
+def agrees(ask: ContactContent, outcome: str, answer: str) -> bool:
     """Whether an answer in lower case says the same as an outcome; names may be in any order."""
     if outcome == NO_CONTACT or answer == NO_CONTACT:
         return answer == outcome
@@ -267,7 +269,7 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
     return found
 
 
-def stays_in_window(ask: ContactAsk, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
+def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
     """Return the stays of a patient that count, with their start and end within the window."""
     first, last, now = parse_instant(ask.first), parse_instant(ask.last), parse_instant(scene.now)
     found = []

@@ -6,14 +6,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, get_args
 
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.histories import KINDS, HistoryRecord, HistoryScene, history_resource
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NOTHING_WRONG
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in, was_read
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 Measure = Literal["number", "number of a type", "ids"]
@@ -23,7 +23,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 MOST_IDS = 6
 
 
-class ContradictionAsk(Ask):
+class ContradictionContent(RequestContent):
     """A question about the records of a patient that cannot be right.
 
     Attributes:
@@ -40,7 +40,7 @@ class ContradictionAsk(Ask):
 class ContradictionRequest(PatientRequest):
     """A question about the records of a patient that cannot be right."""
 
-    ask: ContradictionAsk
+    ask: ContradictionContent
 
 
 class History:
@@ -132,7 +132,7 @@ def histories_of(scene: HistoryScene) -> dict[str, History]:
     }
 
 
-def outcome_of(ask: ContradictionAsk, history: History, ignoring: Rule | None = None) -> str:
+def outcome_of(ask: ContradictionContent, history: History, ignoring: Rule | None = None) -> str:
     """Return the outcome of a question.
 
     Args:
@@ -146,7 +146,7 @@ def outcome_of(ask: ContradictionAsk, history: History, ignoring: Rule | None = 
     return ", ".join(sorted(one.id for one in found)) if ask.measure == "ids" else str(len(found))
 
 
-def agrees(ask: ContradictionAsk, outcome: str, answer: str) -> bool:
+def agrees(ask: ContradictionContent, outcome: str, answer: str) -> bool:
     """Whether an answer in lower case says the same as an outcome; ids may be in any order, and with their type."""
     if outcome == NOTHING_WRONG or answer == NOTHING_WRONG:
         return answer == outcome

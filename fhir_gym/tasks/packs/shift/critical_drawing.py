@@ -64,7 +64,7 @@ def draw_hospital(
         results: Numbers of results that a stay may have.
         documents: Number of policies.
         tasks_due: See `CriticalScene`.
-        amended_at: See `Size`.
+        amended_at: See `ShiftSize`.
     """
     chosen = rng.sample(SERVICES, departments + 1)
     offered = [Department(id=ids.new("Organization"), service=one) for one in chosen[:departments]]

@@ -18,10 +18,10 @@ from fhir_gym.tasks.packs.shift.critical_results import (
     supposed_results,
 )
 from fhir_gym.tasks.packs.shift.critical_tests import CRITICAL
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 

@@ -18,7 +18,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.packs.shift.critical_tests import (
     CHILD_AGE,
     CRITICAL,
@@ -28,7 +28,7 @@ from fhir_gym.tasks.packs.shift.critical_tests import (
     TEST_OF,
     is_critical,
 )
-from fhir_gym.tasks.packs.shift.kind import Ask, Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, observation_of
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.types import Json, Resource
@@ -199,7 +199,7 @@ class CriticalScene(Params):
         )
 
 
-class CriticalAsk(Ask):
+class CriticalContent(RequestContent):
     """Which results are to be checked.
 
     Attributes:
@@ -214,11 +214,11 @@ class CriticalAsk(Ask):
 class CriticalRequest(Request):
     """The request to check the new results of a department."""
 
-    ask: CriticalAsk
+    ask: CriticalContent
 
 
 def results_due(
-    scene: CriticalScene, ask: CriticalAsk, now: datetime, library: Library | None = None, mistake: str = ""
+    scene: CriticalScene, ask: CriticalContent, now: datetime, library: Library | None = None, mistake: str = ""
 ) -> dict[str, Due]:
     """Return what the Tasks of a request say, by the ids of the results.
 

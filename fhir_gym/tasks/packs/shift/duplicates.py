@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from fhir_gym.tasks.grading import differences, has_coding, plain
 from fhir_gym.tasks.packs.shift.duplicate_records import DuplicatesScene
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement, Request
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registrations import elements, items
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, record_name, target_of
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -33,7 +33,7 @@ READ = ("name", "birthDate")
 """Elements of patients that an agent must have read before it declines."""
 
 
-class MergeAsk(Ask):
+class MergeContent(RequestContent):
     """A request to merge the duplicate records of a site.
 
     Attributes:
@@ -50,7 +50,7 @@ class MergeAsk(Ask):
         """Whether the request covers patients with a date of birth."""
         return isinstance(born, str) and self.since <= born and (not self.before or born < self.before)
 
-    def overlaps(self, other: MergeAsk) -> bool:
+    def overlaps(self, other: MergeContent) -> bool:
         """Whether a patient may be covered by both requests."""
         apart = (self.before and self.before <= other.since) or (other.before and other.before <= self.since)
         return self.site == other.site and not apart
@@ -64,9 +64,9 @@ class MergeRequest(Request):
         earlier: The earlier requests for the site.
     """
 
-    ask: MergeAsk
+    ask: MergeContent
     organization: str
-    earlier: tuple[MergeAsk, ...] = ()
+    earlier: tuple[MergeContent, ...] = ()
 
     def covers(self, born: Json) -> bool:
         """Whether the request, and none before it, covers patients with a date of birth."""
@@ -97,7 +97,7 @@ class Merge:
         self,
         records: Iterable[Resource],
         organization: str,
-        ask: MergeAsk,
+        ask: MergeContent,
         today: str,
         *,
         base_url: str = "",
@@ -194,7 +194,7 @@ class Merge:
         return found | patients
 
 
-def is_covered(patient: Resource, organization: str, ask: MergeAsk, base_url: str = "") -> bool:
+def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url: str = "") -> bool:
     """Whether a request covers a record, in use or not."""
     return (
         patient.get("resourceType") == "Patient"

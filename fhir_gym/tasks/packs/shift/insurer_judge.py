@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.grading import differences, same_text
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene
 from fhir_gym.tasks.packs.shift.insurers import Ending, InsurerRequest, missing_contract, records_of
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, target_of
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene
-from fhir_gym.tasks.packs.shift.kind import Ask, Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.registrations import elements, items
 from fhir_gym.tasks.packs.shift.sweeps import record_name, target_of
 from fhir_gym.types import Json, Resource
@@ -22,7 +22,7 @@ FLAWS = (
 _OPEN = ("requested", "accepted", "in-progress")
 
 
-class InsurerAsk(Ask):
+class InsurerContent(RequestContent):
     """A request to end the contract of an insurer with a place.
 
     Attributes:
@@ -44,7 +44,7 @@ class InsurerRequest(Request):
         insurer: The insurer (``Organization/2``).
     """
 
-    ask: InsurerAsk
+    ask: InsurerContent
     place: str
     insurer: str
 

@@ -15,8 +15,8 @@ from fhir_gym.actions import Action
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.outcomes import BY_NAME, DONE
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _DECLINED = 0.3
@@ -30,7 +30,7 @@ Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
 
 
-class Ask(Params):
+class RequestContent(Params):
     """What a request says. Subclasses add fields."""
 
 
@@ -127,7 +127,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ShiftSize:
     """How much a kind of request draws at a level.
 
     Attributes:
@@ -198,7 +198,7 @@ class RequestKind(ABC, Generic[S, R]):
     status_updates: ClassVar[StatusUpdates] = {}
 
     @abstractmethod
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> S:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> S:
         """Draw the records. They must not depend on what the requests will ask."""
 
     @abstractmethod

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, get_args
 
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.medications import (
     COUNTING,
@@ -21,7 +22,6 @@ from fhir_gym.tasks.packs.shift.medications import (
 from fhir_gym.tasks.packs.shift.outcomes import NOT_TAKEN
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in, was_read
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
 Measure = Literal["number", "names", "dose"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -34,7 +34,7 @@ _DOSE_UNITS = ("mg", "mg/day", "mg/d", "mg per day", "mg a day", "mg daily")
 _DOSAGES = {"MedicationRequest": "dosageInstruction", "MedicationStatement": "dosage", "Communication": "payload"}
 
 
-class MedicationAsk(Ask):
+class MedicationContent(RequestContent):
     """A question about what a patient takes now.
 
     Attributes:
@@ -51,7 +51,7 @@ class MedicationAsk(Ask):
 class MedicationQuestion(PatientRequest):
     """A question about what a patient takes now."""
 
-    ask: MedicationAsk
+    ask: MedicationContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def daily_dose(doses: Sequence[Dose], ignoring: Rule | None = None) -> Decimal:
     return sum((one.per_day for one in counting[: 1 if ignoring == "instructions" else None]), Decimal(0))
 
 
-def outcome_of(ask: MedicationAsk, decided: Mapping[str, Decision], ignoring: Rule | None = None) -> str:
+def outcome_of(ask: MedicationContent, decided: Mapping[str, Decision], ignoring: Rule | None = None) -> str:
     """Return the outcome of a question.
 
     Args:
@@ -192,7 +192,7 @@ def outcome_of(ask: MedicationAsk, decided: Mapping[str, Decision], ignoring: Ru
     return str(len(taken)) if ask.measure == "number" else ", ".join(taken)
 
 
-def agrees(ask: MedicationAsk, outcome: str, answer: str) -> bool:
+def agrees(ask: MedicationContent, outcome: str, answer: str) -> bool:
     """Whether an answer in lower case says the same as an outcome; names may be in any order."""
     if outcome == NOT_TAKEN or answer == NOT_TAKEN:
         return answer == outcome

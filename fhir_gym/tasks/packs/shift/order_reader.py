@@ -9,8 +9,8 @@ from types import MappingProxyType
 from fhir_gym.tasks.authoring import codings, concept_texts, instant
 from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.charts import EarlierOrder
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import Formulary, Item
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 ORDERS = ("MedicationRequest", "ServiceRequest")

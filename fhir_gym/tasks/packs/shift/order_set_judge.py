@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.packs.shift.charts import EarlierOrder
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.order_reader import ORDERS, OrderReader
 from fhir_gym.tasks.packs.shift.order_sets import (
@@ -20,7 +21,6 @@ from fhir_gym.tasks.packs.shift.order_sets import (
 )
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json
 
 

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     Result,
 )
 from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, LOINC, RXNORM, STEP, WEIGHT_MARGIN, Formulary, Item
-from fhir_gym.tasks.packs.shift.kind import Ask
+from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
@@ -119,7 +119,7 @@ class OrderSetScene(OrdersScene):
     departments: tuple[Concept, ...]
 
 
-class OrderSetAsk(Ask):
+class OrderSetContent(RequestContent):
     """What to order.
 
     Attributes:
@@ -136,7 +136,7 @@ class OrderSetAsk(Ask):
 class OrderSetRequest(PatientRequest):
     """A request to use an order set."""
 
-    ask: OrderSetAsk
+    ask: OrderSetContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,9 @@ def _declined(outcome: str, obstacles: Sequence[Obstacle]) -> SetDecision:
     return SetDecision(outcome, obstacles=tuple(obstacles))
 
 
-def order_set_for(ask: OrderSetAsk, scene: OrderSetScene, library: Library, moment: datetime | None = None) -> OrderSet:
+def order_set_for(
+    ask: OrderSetContent, scene: OrderSetScene, library: Library, moment: datetime | None = None
+) -> OrderSet:
     """Return the requested order set as the policies of a library define it for the department.
 
     Args:
@@ -349,14 +351,14 @@ def order_set_for(ask: OrderSetAsk, scene: OrderSetScene, library: Library, mome
     return OrderSet.of(values, ask.order_set)
 
 
-def order_sets_of_the_day(ask: OrderSetAsk, scene: OrderSetScene) -> frozenset[OrderSet]:
+def order_sets_of_the_day(ask: OrderSetContent, scene: OrderSetScene) -> frozenset[OrderSet]:
     """Return the order sets that a request may mean, now and after each amendment within a day."""
     now = parse_instant(scene.now)
     moments = [now, *(one for one in scene.library.coming(now) if one - now < timedelta(days=1))]
     return frozenset(order_set_for(ask, scene, scene.library, one) for one in moments)
 
 
-def decided_by(ask: OrderSetAsk, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
+def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
     """Return references to the valid documents that settle some points for the requested order set."""
     department = next(one.code for one in scene.departments if one.display == ask.department)
     decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))

@@ -19,13 +19,13 @@ from fhir_gym.tasks.packs.shift.charts import (
     OrdersScene,
     Result,
 )
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, WEIGHT_MARGIN, Item
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.order_reader import OrderReader
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 DUPLICATE_DAYS = 30
@@ -33,7 +33,7 @@ CAUSES = ("another of the class", "allergy", "pregnancy", "creatinine", "no crea
 """The causes for which an order is not allowed."""
 
 
-class OrderAsk(Ask):
+class OrderContent(RequestContent):
     """What to order.
 
     Attributes:
@@ -48,7 +48,7 @@ class OrderAsk(Ask):
 class OrderRequest(PatientRequest):
     """A request to order a drug or a test."""
 
-    ask: OrderAsk
+    ask: OrderContent
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, patients_of
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
 
 

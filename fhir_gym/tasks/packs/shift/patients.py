@@ -18,11 +18,11 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     similar_person,
 )
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 PATIENT_RULE = (

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.authoring import parse_instant, reference
-from fhir_gym.tasks.packs.shift.bookings import BookingAsk
+from fhir_gym.tasks.packs.shift.bookings import BookingContent
 from fhir_gym.tasks.packs.shift.lookups import is_refused, search_all, update
 from fhir_gym.types import Json, Resource
 
@@ -43,7 +43,7 @@ class PlaceRecords:
                 return self._service(name)
         return ""
 
-    def meets(self, ask: BookingAsk, slot: Resource) -> bool:
+    def meets(self, ask: BookingContent, slot: Resource) -> bool:
         """Whether a slot is for the requested service and meets every wish."""
         practitioner = self._practitioner(slot)
         spoken = [one["coding"][0]["code"] for one in practitioner["communication"]]

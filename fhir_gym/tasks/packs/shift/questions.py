@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import TypeVar
 
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
 Q = TypeVar("Q", bound=PatientRequest)
 

@@ -6,23 +6,23 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.authoring import SNOMED, codings, concept_texts, instant
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import same_moment
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at
-from fhir_gym.tasks.packs.shift.recall_rules import Decision, RecallAsk, RecallDesk, RecallRequest
+from fhir_gym.tasks.packs.shift.recall_rules import Decision, RecallContent, RecallDesk, RecallRequest
 from fhir_gym.tasks.packs.shift.recalls import CONDITIONS, RecallScene, diagnosis
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
 
 _CONSIDERED = 3
 """Number of patients without the condition whom an agent that finds nothing to do must have considered."""
 
 
-def conditions_that_would_count(ask: RecallAsk, desk: RecallDesk, scene: RecallScene) -> Iterator[Resource]:
+def conditions_that_would_count(ask: RecallContent, desk: RecallDesk, scene: RecallScene) -> Iterator[Resource]:
     """Yield conditions that do not exist, each of a patient who would need a recall because of it."""
     left = _CONSIDERED
     recorded = [one["recordedDate"] for one in scene.records if one["resourceType"] == "Condition"]
@@ -127,7 +127,7 @@ class RecallJudge:
         looked = answer == NOTHING_TO_DO and self._looked(number)
         return Judgement.declined(request, answer, looked, records, harmed=bool(verdicts))
 
-    def _problems(self, ask: RecallAsk, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
+    def _problems(self, ask: RecallContent, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
         """Yield what is wrong with the orders that the agent left for a patient."""
         urgent = {one.urgent for one in decisions if one.needed}
         if not left:
@@ -172,7 +172,7 @@ def _is_only(concept: Json, system: str, code: str, others: Collection[str]) -> 
     return found == [(system, code)] and not any(other.casefold() in one for one in texts for other in others)
 
 
-def _fit(ask: RecallAsk, order: Resource) -> int:
+def _fit(ask: RecallContent, order: Resource) -> int:
     """Return how well an order fits a request: 2 for test and condition, 1 for one of them."""
     test, condition = TESTS[ask.test], CONDITIONS[ask.condition]
     return _has(order.get("code"), *test.codes) + _has(order.get("reasonCode"), condition.code)

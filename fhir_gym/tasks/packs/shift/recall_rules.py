@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from fhir_gym.tasks.authoring import SNOMED, codes_of, codings, instant, parse_instant
 from fhir_gym.tasks.grading import same_reference
-from fhir_gym.tasks.packs.shift.kind import Ask, Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, VALID
 from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, moment_of, name_of
 from fhir_gym.tasks.packs.shift.recalls import CARE, CONDITIONS, RecallRules
@@ -33,7 +33,7 @@ _WHOLE_RULES = frozenset({"window", "orders", "visits", "consents", "latest cons
 """The rules that are not about a single record."""
 
 
-class RecallAsk(Ask):
+class RecallContent(RequestContent):
     """Whom to recall.
 
     Attributes:
@@ -50,7 +50,7 @@ class RecallAsk(Ask):
 class RecallRequest(Request):
     """A request to recall patients."""
 
-    ask: RecallAsk
+    ask: RecallContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ class Facts:
     last: str
     urgent: bool
 
-    def has_condition(self, ask: RecallAsk) -> bool:
+    def has_condition(self, ask: RecallContent) -> bool:
         """Whether the patient has the condition of a request."""
         return CONDITIONS[ask.condition].code in self.conditions
 
-    def decide(self, ask: RecallAsk) -> Decision:
+    def decide(self, ask: RecallContent) -> Decision:
         """Decide about a request."""
         if not self.has_condition(ask):
             return Decision(needed=False)
         excuses = (*self.excuses, *(name for name, moment in self.results.items() if moment >= ask.since))
         return Decision(not excuses, not excuses and self.urgent, excuses)
 
-    def needs_recall(self, ask: RecallAsk) -> bool:
+    def needs_recall(self, ask: RecallContent) -> bool:
         """Whether the patient needs a recall; this is faster than `decide`."""
         return not self.excuses and self.last < ask.since and self.has_condition(ask)
 
@@ -173,7 +173,7 @@ class RecallDesk:
         self._first_day = instant(moment - timedelta(days=rules.order_days))[:10]
         self._last_day = instant(moment + timedelta(days=rules.visit_days))[:10]
 
-    def decide(self, ask: RecallAsk, chart: Chart) -> Decision:
+    def decide(self, ask: RecallContent, chart: Chart) -> Decision:
         """Decide about a patient."""
         return self.read(ask.test, chart).facts().decide(ask)
 

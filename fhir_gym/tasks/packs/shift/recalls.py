@@ -130,7 +130,7 @@ class RecallScene(Params):
         return charts_of(self.patients, self.records)
 
 
-class RecallDrawer:
+class RecallSceneSampler:
     """Draws a place; the records of all patients come from the same random process.
 
     Args:

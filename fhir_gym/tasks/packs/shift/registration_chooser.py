@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.registrations import (
-    RegistrationAsk,
+    RegistrationContent,
     RegistrationRequest,
     Registry,
     decide,
@@ -40,7 +40,7 @@ _INSURED: Mapping[str, tuple[Insured, ...]] = {
 }
 
 
-class Chooser:
+class RequestSampler:
     """Chooses requests one after the other, as the earlier ones leave the registry.
 
     Args:
@@ -55,7 +55,7 @@ class Chooser:
         self._near = NearOthers(self._start.names)
         self._accepted = {one.id: self._start.accepts(one.id) for one in scene.insurers}
         self._pools: dict[tuple[str, str], list[tuple[Named, str]]] = {}
-        self._done: list[RegistrationAsk] = []
+        self._done: list[RegistrationContent] = []
         self.requests: list[RegistrationRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
@@ -97,7 +97,7 @@ class Chooser:
 
     def _draw(
         self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None
-    ) -> RegistrationAsk | None:
+    ) -> RegistrationContent | None:
         """Draw a person, and an insurer if one is needed; None if nobody qualifies.
 
         Args:
@@ -118,7 +118,7 @@ class Chooser:
             person, card = self._renamed(family, person)
         return self._ask(family, person, card, insured, insurer, parent)
 
-    def _draw_again(self, outcome: str, insured: Insured) -> RegistrationAsk | None:
+    def _draw_again(self, outcome: str, insured: Insured) -> RegistrationContent | None:
         """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
         rng, grown = self._rng, insured == "own" or (insured == "parent" and outcome != ALREADY_DONE)
         adults = {day for one in self._scene.families for day in one.adults}
@@ -157,11 +157,11 @@ class Chooser:
 
     def _ask(
         self, family: Family, person: Named, card: str, insured: Insured, insurer: str, parent: Named | None
-    ) -> RegistrationAsk:
+    ) -> RegistrationContent:
         """Add the details that decide nothing."""
         rng, own = self._rng, insured == "own"
         until = date.fromisoformat(self._scene.today) + timedelta(days=rng.randrange(30, 700))
-        return RegistrationAsk(
+        return RegistrationContent(
             person=person,
             gender=family.gender,
             phone=f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}",
@@ -209,7 +209,7 @@ class Chooser:
                 if done if outcome == DONE else declined:
                     yield parent, insurer
 
-    def _fits(self, ask: RegistrationAsk, outcome: str) -> bool:
+    def _fits(self, ask: RegistrationContent, outcome: str) -> bool:
         """Whether a request has an outcome, is about a new person, and has names that are easily mistaken."""
         others = [one.ask for one in self.requests if outcome != ALREADY_DONE or one.outcome != DONE]
         return (
@@ -218,7 +218,7 @@ class Chooser:
             and all(one in self._near for one in (ask.person, ask.parent) if one)
         )
 
-    def _append(self, ask: RegistrationAsk, outcome: str) -> None:
+    def _append(self, ask: RegistrationContent, outcome: str) -> None:
         scene, start = self._scene, self._start
         insurer, parents = insurer_id(scene, ask.insurer), start.parents(ask)
         request = RegistrationRequest(
@@ -270,6 +270,6 @@ class NearOthers:
         yield "birth date", person.given, person.family
 
 
-def _alike(one: RegistrationAsk, other: RegistrationAsk) -> bool:
+def _alike(one: RegistrationContent, other: RegistrationContent) -> bool:
     """Whether two requests are about the same person."""
     return one.person == other.person or (bool(one.card) and one.card == other.card)

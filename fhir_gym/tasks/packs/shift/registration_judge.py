@@ -7,11 +7,12 @@ from functools import cached_property
 
 from fhir_gym.tasks.authoring import concept_texts
 from fhir_gym.tasks.grading import phone_numbers, plain, same_moment, same_telephone
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, Write
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.registrations import (
     Decision,
-    RegistrationAsk,
+    RegistrationContent,
     RegistrationRequest,
     Registry,
     absent_parent,
@@ -26,7 +27,6 @@ from fhir_gym.tasks.packs.shift.registrations import (
     people_in,
 )
 from fhir_gym.tasks.packs.shift.registry import RegistryScene
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Json, Resource
 
 _ALIKE = 3
@@ -120,7 +120,7 @@ class RegistrationJudge:
                 registry.add(one)
         return registry
 
-    def _problems(self, ask: RegistrationAsk, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
+    def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
         made = [one for one in self._new if one.record in left]
         patients = [one.after for one in made if one.resource_type == "Patient" and one.after]
@@ -137,7 +137,7 @@ class RegistrationJudge:
             problems += fewest
         return problems
 
-    def _wrong_terms(self, ask: RegistrationAsk, decision: Decision, coverage: Resource) -> Iterator[str]:
+    def _wrong_terms(self, ask: RegistrationContent, decision: Decision, coverage: Resource) -> Iterator[str]:
         """Yield what is wrong with a new Coverage whose beneficiary is right."""
         refers, (number, until) = self.log.end.refers, insurance_terms(ask, decision)
         beneficiary = refers(coverage.get("beneficiary"))
@@ -198,7 +198,7 @@ class RegistrationJudge:
         return looked or bool(own and self.log.has_seen(own))
 
 
-def _details_in_common(ask: RegistrationAsk, patient: Resource) -> int:
+def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
     """Return how many of five details a new Patient shares with a request."""
     who, people = ask.person, [*people_in(patient)]
     return (
@@ -210,7 +210,7 @@ def _details_in_common(ask: RegistrationAsk, patient: Resource) -> int:
     )
 
 
-def _wrong_details(ask: RegistrationAsk, patient: Resource) -> Iterator[str]:
+def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
     """Yield what is wrong with a new Patient."""
     names = elements(patient.get("name"))
     if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):

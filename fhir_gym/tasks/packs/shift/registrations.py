@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import is_within, parse_reference, plain
-from fhir_gym.tasks.packs.shift.kind import Ask, Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.registry import (
@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.registry import (
 from fhir_gym.types import Json, Resource
 
 
-class RegistrationAsk(Ask):
+class RegistrationContent(RequestContent):
     """A person to be registered.
 
     Attributes:
@@ -63,7 +63,7 @@ class RegistrationRequest(Request):
         covered: Whether the only parent is insured with the insurer.
     """
 
-    ask: RegistrationAsk
+    ask: RegistrationContent
     on_file: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()
     insurer: str = ""
@@ -134,12 +134,12 @@ class Registry:
             if found:
                 self.coverages.setdefault(found[1], []).append(record)
 
-    def on_file(self, ask: RegistrationAsk) -> tuple[str, ...]:
+    def on_file(self, ask: RegistrationContent) -> tuple[str, ...]:
         """Return the ids of the Patients who are the person of a request."""
         by_card = self.cards.get(ask.card, []) if ask.card else []
         return tuple(dict.fromkeys([*self.names.get(ask.person, []), *by_card]))
 
-    def parents(self, ask: RegistrationAsk) -> tuple[str, ...]:
+    def parents(self, ask: RegistrationContent) -> tuple[str, ...]:
         """Return the ids of the Patients who are the parent of a request."""
         return tuple(dict.fromkeys(self.names.get(ask.parent, []))) if ask.parent else ()
 
@@ -190,7 +190,7 @@ def insurer_id(scene: RegistryScene, name: str) -> str:
     return next((one.id for one in scene.insurers if one.name == name), "")
 
 
-def decide(registry: Registry, ask: RegistrationAsk) -> Decision:
+def decide(registry: Registry, ask: RegistrationContent) -> Decision:
     """Apply the rules to a request."""
     there = registry.on_file(ask)
     if there:
@@ -205,7 +205,7 @@ def decide(registry: Registry, ask: RegistrationAsk) -> Decision:
     return Decision(DONE, parent=parent, coverage=coverage)
 
 
-def registered(ask: RegistrationAsk, decision: Decision, scene: RegistryScene, patient: str) -> list[Resource]:
+def registered(ask: RegistrationContent, decision: Decision, scene: RegistryScene, patient: str) -> list[Resource]:
     """Return the records that a request asks for.
 
     Args:
@@ -243,7 +243,7 @@ def registered(ask: RegistrationAsk, decision: Decision, scene: RegistryScene, p
     return found
 
 
-def insurance_terms(ask: RegistrationAsk, decision: Decision) -> tuple[str, str]:
+def insurance_terms(ask: RegistrationContent, decision: Decision) -> tuple[str, str]:
     """Return the member number and the last day of the new coverage; the day is empty if the coverage has no end."""
     if decision.coverage is None:
         return ask.number, ask.until
@@ -279,7 +279,7 @@ def missing_insurance(request: RegistrationRequest, scene: RegistryScene) -> Res
     return insurance_resource(model.model_copy(update={**names, **period, "id": _slug("insurance", request.ask)}))
 
 
-def _slug(word: str, ask: RegistrationAsk) -> str:
+def _slug(word: str, ask: RegistrationContent) -> str:
     """Return an id that depends only on the request."""
     parts = (word, ask.person.given, ask.person.family, ask.person.birth_date, ask.phone)
     return re.sub("[^A-Za-z0-9]+", "-", "-".join(parts))[:64].strip("-")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.authoring import concept_texts, instant, parse_instant
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.release_records import RELEASE, ReleaseScene
 from fhir_gym.tasks.packs.shift.releases import Decision, Release, ReleaseRequest, department_of, release_of
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
 
 

@@ -95,7 +95,7 @@ class ReleaseScene(Params):
         return charts_of([*map(patient_resource, self.people)], self.records)
 
 
-class ReleaseDrawer:
+class ReleaseSceneSampler:
     """Draws the records; those of all patients come from the same random process.
 
     Args:
@@ -130,7 +130,7 @@ class ReleaseDrawer:
             recipients: Number of organizations.
             documents: Numbers of documents that a patient may have in a department.
             policies: Number of policies.
-            amended_at: See `Size`.
+            amended_at: See `ShiftSize`.
         """
         rng, ids = self._rng, self._ids
         self._departments = rng.sample(SERVICES, departments)

@@ -9,9 +9,9 @@ from datetime import date, timedelta
 from functools import lru_cache, partial
 
 from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
-from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import parse_reference, same_reference
-from fhir_gym.tasks.packs.shift.kind import Ask
+from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, moment_of, name_of
@@ -46,7 +46,7 @@ RULES = (*CONSENT_RULES, *DOCUMENT_RULES, *REPEAT_RULES)
 """The rules that an agent may overlook; ``refusals`` count even if no consent is needed."""
 
 
-class ReleaseAsk(Ask):
+class ReleaseContent(RequestContent):
     """What to release.
 
     Attributes:
@@ -65,7 +65,7 @@ class ReleaseAsk(Ask):
 class ReleaseRequest(PatientRequest):
     """A request to release documents."""
 
-    ask: ReleaseAsk
+    ask: ReleaseContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def _codes(concepts: Json) -> list[tuple[Json, Json]]:
     return [(one.get("system"), one.get("code")) for one in codings(concepts)]
 
 
-def release_of(ask: ReleaseAsk, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
+def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
     """Return a request with the records that it names.
 
     Args:
@@ -347,7 +347,7 @@ def release_of(ask: ReleaseAsk, scene: ReleaseScene, values: Mapping[str, str], 
     return Release(department_of(ask, scene), recipient, ask.purpose, values, scene.now[:10], base_url)
 
 
-def department_of(ask: ReleaseAsk, scene: ReleaseScene) -> Concept:
+def department_of(ask: ReleaseContent, scene: ReleaseScene) -> Concept:
     """Return the department of a request."""
     return next(one for one in scene.departments if one.display == ask.department)
 

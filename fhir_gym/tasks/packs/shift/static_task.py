@@ -11,13 +11,13 @@ from typing_extensions import override
 from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LabelledRequest, LatestResponse, SceneParams, Task
+from fhir_gym.tasks import ADD_NOTHING, Check, FinishedEpisode, Gold, LabelledRequest, LatestResponse, SceneParams, Task
 from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
-from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _TRIES = 200
@@ -96,7 +96,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
         first, last = kind.counts[level]
         wanted, dependent = kind.draw_chain(rng, rng.randint(first, last))
         for _ in range(_TRIES):
-            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), Size(level, len(wanted)))
+            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), ShiftSize(level, len(wanted)))
             chosen = kind.choose(rng, world, scene, wanted, dependent)
             if chosen is not None:
                 break
@@ -147,11 +147,11 @@ class StaticShift(Task[ShiftParams], abstract=True):
         return [record for request in p.requests for record in self.requests.counterfactuals(request, p.scene)]
 
     @override
-    def checks(self, p: ShiftParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: ShiftParams, end: FinishedEpisode) -> Iterator[Check]:
         yield from self.scored_checks(p, end)[0]
 
     @override
-    def scored_checks(self, p: ShiftParams, end: EndState) -> tuple[list[Check], float]:
+    def scored_checks(self, p: ShiftParams, end: FinishedEpisode) -> tuple[list[Check], float]:
         kind, told = self.requests, answers_by_letter(end.answer)
         log = EpisodeLog(end, lambda: self.counterfactual(p, end.world))
         judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])

@@ -19,7 +19,7 @@ from fhir_gym.types import Json, Resource
 _MOST_SHOWN = 12
 """Number of problems that a judgement shows."""
 _KNOWN = 4_096
-"""Size limit of the cache of references."""
+"""ShiftSize limit of the cache of references."""
 
 
 class SweepKind(RequestKind[S, R]):

@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import (
     COMING,
-    BookingAsk,
+    BookingContent,
     BookingJudge,
     BookingRequest,
     best_slot,
@@ -23,14 +23,14 @@ from fhir_gym.tasks.packs.shift.bookings import (
 )
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, overlaps
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _TRIES = 60
@@ -68,7 +68,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ClinicScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ClinicScene:
         if size.level == 1:
             return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
         people = size.groups((13, 14), 14)
@@ -117,11 +117,11 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return {"place": scene.name}
 
     @override
-    def text(self, ask: BookingAsk, wording: int) -> str:
+    def text(self, ask: BookingContent, wording: int) -> str:
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -177,7 +177,7 @@ def _draw_request(
     return None
 
 
-def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
+def _outcome(ask: BookingContent, patient: str, calendar: Calendar) -> str:
     """Return the outcome of an ask; an empty text if nobody meets the wishes, or one of them makes no difference."""
     if not any(ask.wants(one) for one in calendar.scene.practitioners):
         return ""  # without a practitioner, there is no slot that the agent could have looked for
@@ -189,7 +189,7 @@ def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
     return DONE if all(best_slot(calendar, one, patient) != best for one in ask.without_one_wish()) else ""
 
 
-def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk:
+def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingContent:
     """Draw a service and one to three wishes."""
     scene = calendar.scene
     wishes = draw_time_wishes(rng, parse_instant(calendar.scene.now).date()) | {
@@ -198,7 +198,7 @@ def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk
     }
     chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
     service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
-    return BookingAsk(patient=name, service=service, **{one: wishes[one] for one in chosen})
+    return BookingContent(patient=name, service=service, **{one: wishes[one] for one in chosen})
 
 
 class BookingsLevel1(StaticShift, requests=Bookings(), level=1):

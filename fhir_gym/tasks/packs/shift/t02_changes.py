@@ -17,7 +17,7 @@ from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked
 from fhir_gym.tasks.packs.shift.changes import (
     ACTIVE,
     ENDED_AS,
-    ChangeAsk,
+    ChangeContent,
     ChangeJudge,
     ChangeRequest,
     missing_visit,
@@ -26,7 +26,8 @@ from fhir_gym.tasks.packs.shift.changes import (
     slots_for_move,
 )
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, patients_called, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -39,9 +40,8 @@ from fhir_gym.tasks.packs.shift.outcomes import (
 )
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _TRIES = 40
@@ -78,7 +78,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ClinicScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ClinicScene:
         if size.level == 1:
             return draw_clinic(rng, world, ids, people=(16,), twins=3, practitioners=3, services=2, days=4, per_day=6)
         people = size.groups((13, 14), 12)
@@ -129,7 +129,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return clinic_resources(scene, world)
 
     @override
-    def text(self, ask: ChangeAsk, wording: int) -> str:
+    def text(self, ask: ChangeContent, wording: int) -> str:
         who = f"{ask.patient.given} {ask.patient.family}"
         born, doctor = ask.patient.birth_date, f"Dr. {ask.given} {ask.family}"
         words = {
@@ -152,7 +152,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return " ".join([words[ask.change][wording], *ask.in_words()])
 
     @override
-    def solve(self, ask: ChangeAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: ChangeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -251,7 +251,7 @@ def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> di
 
 def _draw_change(
     rng: random.Random, calendar: Calendar, name: Named, mine: Sequence[Visit], change: str
-) -> tuple[Visit | None, ChangeAsk]:
+) -> tuple[Visit | None, ChangeContent]:
     """Draw an appointment of the patient, or the practitioner and the day of another patient's; and what to change."""
     scene = calendar.scene
     chosen = rng.choice(mine) if mine and rng.random() < 0.75 else rng.choice(scene.visits)
@@ -260,12 +260,12 @@ def _draw_change(
     if change == "move":
         drawn = draw_time_wishes(rng, parse_instant(calendar.scene.now).date())
         wishes = {one: drawn[one] for one in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
-    ask = ChangeAsk(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
+    ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
     there = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (chosen.slot.schedule, day)]
     return (there[0] if there else None), ask
 
 
-def _outcome(ask: ChangeAsk, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
+def _outcome(ask: ChangeContent, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
     """Return the outcome of an ask; an empty text if it is ambiguous or one of its wishes makes no difference."""
     if visit is None:
         return NOTHING_TO_DO
@@ -291,7 +291,7 @@ def _apply(request: ChangeRequest, calendar: Calendar) -> None:
     calendar.visits[visit.id] = Booked(visit.patient, slots, status)
 
 
-def _practitioner_and_schedule(ask: ChangeAsk) -> Generator[Action, Json, tuple[str, str]]:
+def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:
     """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
     found = yield from search_all("/Schedule", query)

@@ -12,13 +12,14 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.registration_chooser import Chooser
+from fhir_gym.tasks.packs.shift.registration_chooser import RequestSampler
 from fhir_gym.tasks.packs.shift.registration_judge import RegistrationJudge
 from fhir_gym.tasks.packs.shift.registrations import (
-    RegistrationAsk,
+    RegistrationContent,
     RegistrationRequest,
     absent_parent,
     missing_contract,
@@ -26,7 +27,6 @@ from fhir_gym.tasks.packs.shift.registrations import (
 )
 from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, draw_registry, registry_resources
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 
@@ -76,7 +76,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> RegistryScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> RegistryScene:
         if size.level == 1:
             return draw_registry(rng, world, ids, families=1, shape=(3, 3), on_file=27, twins=4, insurers=4)
         return draw_registry(rng, world, ids, families=2, shape=(4, 3), on_file=36, twins=8, insurers=6)
@@ -90,7 +90,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[RegistrationRequest, ...] | None:
-        chooser = Chooser(rng, scene)
+        chooser = RequestSampler(rng, scene)
         return tuple(chooser.requests) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
@@ -102,7 +102,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         return {"place": scene.name}
 
     @override
-    def text(self, ask: RegistrationAsk, wording: int) -> str:
+    def text(self, ask: RegistrationContent, wording: int) -> str:
         who, card = f"{ask.person.given} {ask.person.family}", f", health card {ask.card}" if ask.card else ""
         born = ask.person.birth_date
         first = (
@@ -113,7 +113,9 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         return " ".join([first, *_insurance_in_words(ask, wording)])
 
     @override
-    def solve(self, ask: RegistrationAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: RegistrationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+    ) -> Solution:
         if (yield from _is_on_file(ask)):
             return ALREADY_DONE
         today = now.date().isoformat()
@@ -165,7 +167,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         return RegistrationJudge(requests, scene, log).judge(answers)
 
 
-def _insurance_in_words(ask: RegistrationAsk, wording: int) -> Iterator[str]:
+def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]:
     if ask.insured == "own":
         yield (
             f"Own insurance with {ask.insurer}, member number {ask.number}, valid until {ask.until}.",
@@ -181,7 +183,7 @@ def _insurance_in_words(ask: RegistrationAsk, wording: int) -> Iterator[str]:
         )[wording]
 
 
-def _is_on_file(ask: RegistrationAsk) -> Generator[Action, Json, bool]:
+def _is_on_file(ask: RegistrationContent) -> Generator[Action, Json, bool]:
     """Look whether a person is on file."""
     born = yield from search_all("/Patient", {"birthdate": ask.person.birth_date, "_count": "200"})
     found = [one for one in born if has_name(one, ask.person.given, ask.person.family)]
@@ -221,7 +223,7 @@ def _includes(record: Resource, day: str) -> bool:
 
 
 def _terms(
-    ask: RegistrationAsk, parent: str, insurer: str, coverages: Sequence[Resource], today: str
+    ask: RegistrationContent, parent: str, insurer: str, coverages: Sequence[Resource], today: str
 ) -> dict[str, Any]:
     """Return the member number and the period of the new coverage; empty if the parent has no coverage for it."""
     if not parent:
@@ -243,7 +245,7 @@ def _terms(
     return {"subscriberId": best["subscriberId"], "period": {name: day for name, day in period.items() if day}}
 
 
-def _new_patient(ask: RegistrationAsk) -> Resource:
+def _new_patient(ask: RegistrationContent) -> Resource:
     card = {"identifier": [{"system": CARD, "value": ask.card}]} if ask.card else {}
     return {
         "resourceType": "Patient",

@@ -22,14 +22,15 @@ from fhir_gym.tasks.packs.shift.charts import (
     PREGNANT,
     VALID,
     WEIGHT,
-    ChartDrawer,
+    ChartSceneSampler,
     EarlierOrder,
     OrdersScene,
     chart_resources,
     order_resource,
 )
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS
 from fhir_gym.tasks.packs.shift.orders import (
@@ -37,7 +38,7 @@ from fhir_gym.tasks.packs.shift.orders import (
     DUPLICATE_DAYS,
     Charts,
     Decision,
-    OrderAsk,
+    OrderContent,
     OrderJudge,
     OrderRequest,
 )
@@ -51,7 +52,6 @@ from fhir_gym.tasks.packs.shift.patients import (
     target_among,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _DRUGS = 0.65
@@ -113,11 +113,11 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> OrdersScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> OrdersScene:
         groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 5) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
         people = draw_patients(rng, world, ids, groups, twins)
         formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
-        return ChartDrawer(rng, world, ids, formulary).scene(people, results, orders)
+        return ChartSceneSampler(rng, world, ids, formulary).scene(people, results, orders)
 
     @override
     def choose(
@@ -146,7 +146,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
 
     @override
-    def text(self, ask: OrderAsk, wording: int) -> str:
+    def text(self, ask: OrderContent, wording: int) -> str:
         who = ask.patient
         return (
             f"Please order {ask.item} for {who.given} {who.family}, born {who.birth_date}.",
@@ -155,7 +155,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: OrderAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: OrderContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -268,12 +268,12 @@ class _Chooser:
         other = decoys.decide(item, request.patients[0], orders)
         return (other.outcome, other.dose) != (decision.outcome, decision.dose)
 
-    def _asks(self, outcome: str) -> tuple[list[OrderAsk], list[OrderAsk]]:
+    def _asks(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
         """Return what may be asked: either drugs or tests, and the rest."""
         rng, formulary = self._rng, self._scene.formulary
         names = names_for(rng, self._scene.people, outcome)
         drugs, tests = (
-            [OrderAsk(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
+            [OrderContent(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
         )
         return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
 
@@ -282,7 +282,7 @@ class _Chooser:
         asked = [one.patients for one in self.found if len(one.patients) == 1]
         return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
 
-    def _requests(self, asks: Iterable[OrderAsk], outcome: str) -> Iterator[OrderRequest]:
+    def _requests(self, asks: Iterable[OrderContent], outcome: str) -> Iterator[OrderRequest]:
         for ask in asks:
             ids = tuple(self._ids.get(ask.patient, ()))
             yield OrderRequest(ask=ask, outcome=outcome, patients=ids)

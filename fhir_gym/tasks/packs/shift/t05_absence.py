@@ -18,7 +18,7 @@ from fhir_gym.tasks.packs.shift.absences import (
     CLOSED,
     MOVABLE,
     WAITING,
-    AbsenceAsk,
+    AbsenceContent,
     AbsenceRequest,
     AbsenceScene,
     absence_resources,
@@ -26,13 +26,13 @@ from fhir_gym.tasks.packs.shift.absences import (
     supposed_records,
 )
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED
-from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _SEVERAL = 3
@@ -75,7 +75,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> AbsenceScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> AbsenceScene:
         if size.level == 1:
             return draw_absences(
                 rng,
@@ -124,7 +124,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         return {"place": scene.name, "limit": limit, "days": str(scene.limit)}
 
     @override
-    def text(self, ask: AbsenceAsk, wording: int) -> str:
+    def text(self, ask: AbsenceContent, wording: int) -> str:
         who, days = f"Dr. {ask.given} {ask.family}", f"from {ask.first} to {ask.last}"
         if ask.first == ask.last:
             days = f"on {ask.first}"
@@ -135,7 +135,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: AbsenceAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: AbsenceContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         if not known:
             known["place"] = yield from look_up_place(given["place"])
         place: PlaceRecords = known["place"]

@@ -18,19 +18,19 @@ from fhir_gym.tasks.packs.shift.duplicate_records import DuplicatesScene, Site, 
 from fhir_gym.tasks.packs.shift.duplicates import (
     FLAWS,
     Merge,
-    MergeAsk,
+    MergeContent,
     MergeJudge,
     MergeRequest,
     is_covered,
     references_in,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registry import CARD
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _RELATED = 0.6
@@ -82,7 +82,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> DuplicatesScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> DuplicatesScene:
         if size.level == 1:
             return draw_duplicates(rng, world, ids, sites=3, families=1, households=5, due=(4, 7), decisive=4)
         return draw_duplicates(rng, world, ids, sites=2, families=2, households=10, due=(10, 14), decisive=6)
@@ -125,7 +125,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         return [{**one} for one in (*scene.others, *scene.records)]
 
     @override
-    def text(self, ask: MergeAsk, wording: int) -> str:
+    def text(self, ask: MergeContent, wording: int) -> str:
         born = f" born before {ask.before}" if ask.before else f" born on or after {ask.since}" if ask.since else ""
         return (
             f"Some patients of {ask.site}{born} may be on file more than once. Please merge their records.",
@@ -134,7 +134,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: MergeAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: MergeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         if ask.site not in known:
             sites = yield from search_all("/Organization", {"name": ask.site})
             known[ask.site] = next(f"Organization/{one['id']}" for one in sites if one.get("name") == ask.site)
@@ -173,12 +173,14 @@ class _SiteRequests:
 
     def __init__(self, site: Site, scene: DuplicatesScene) -> None:
         self.organization, self._scene = f"Organization/{site.id}", scene
-        self._patients = [one for one in scene.records if is_covered(one, self.organization, MergeAsk(site=site.name))]
+        self._patients = [
+            one for one in scene.records if is_covered(one, self.organization, MergeContent(site=site.name))
+        ]
         names = {record_name(one) for one in self._patients}
         self._referring = [(found, one) for one in scene.records if (found := references_in(one) & names)]
         years = sorted({one["birthDate"][:4] for one in self._patients})
         limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
-        self.asks = [MergeAsk(site=site.name, **one) for one in limits]
+        self.asks = [MergeContent(site=site.name, **one) for one in limits]
 
     @cached_property
     def _due(self) -> list[tuple[str, set[str]]]:
@@ -192,7 +194,7 @@ class _SiteRequests:
             found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
         return found
 
-    def fit(self, ask: MergeAsk, earlier: Sequence[MergeAsk], outcome: str) -> bool:
+    def fit(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> bool:
         """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it.
 
         Args:
@@ -222,7 +224,7 @@ class _SiteRequests:
         wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)
         return sum(1 for _ in islice(wrong, needed)) == needed
 
-    def _merge(self, records: Sequence[Resource], ask: MergeAsk, flaw: str = "") -> Merge:
+    def _merge(self, records: Sequence[Resource], ask: MergeContent, flaw: str = "") -> Merge:
         return Merge(records, self.organization, ask, self._scene.today, flaw=flaw)
 
 

@@ -13,15 +13,22 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.insurer_judge import InsurerJudge
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene, draw_insured, insured_resources
-from fhir_gym.tasks.packs.shift.insurers import FLAWS, Ending, InsurerAsk, InsurerRequest, missing_contract, records_of
-from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
+from fhir_gym.tasks.packs.shift.insurers import (
+    FLAWS,
+    Ending,
+    InsurerContent,
+    InsurerRequest,
+    missing_contract,
+    records_of,
+)
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _WITH_COVERAGES = {"_revinclude": "Coverage:beneficiary"}
@@ -72,7 +79,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> InsurerScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> InsurerScene:
         if size.level == 1:
             return draw_insured(rng, world, ids, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
         return draw_insured(rng, world, ids, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
@@ -100,7 +107,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         return insured_resources(scene)
 
     @override
-    def text(self, ask: InsurerAsk, wording: int) -> str:
+    def text(self, ask: InsurerContent, wording: int) -> str:
         return (
             f"{ask.insurer} ends its contract with {ask.place}; the last day is {ask.last_day}. "
             "Please update our records.",
@@ -110,7 +117,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: InsurerAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: InsurerContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         for name in (ask.place, ask.insurer):
             if name not in known:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
@@ -185,7 +192,7 @@ class _Chooser:
         rng = self._rng
         left = [
             InsurerRequest(
-                ask=InsurerAsk(place=place.name, insurer=insurer.name, last_day=day),
+                ask=InsurerContent(place=place.name, insurer=insurer.name, last_day=day),
                 outcome=outcome,
                 place=f"Organization/{place.id}",
                 insurer=f"Organization/{insurer.id}",

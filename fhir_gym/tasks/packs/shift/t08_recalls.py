@@ -13,25 +13,25 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import charts_of
 from fhir_gym.tasks.packs.shift.recall_judge import RecallJudge, conditions_that_would_count
-from fhir_gym.tasks.packs.shift.recall_rules import RULES, Facts, Reading, RecallAsk, RecallDesk, RecallRequest
+from fhir_gym.tasks.packs.shift.recall_rules import RULES, Facts, Reading, RecallContent, RecallDesk, RecallRequest
 from fhir_gym.tasks.packs.shift.recalls import (
     CARE,
     CONDITIONS,
-    RecallDrawer,
     RecallRules,
     RecallScene,
+    RecallSceneSampler,
     recall_resource,
     recall_resources,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _NOTHING = 0.25
@@ -82,8 +82,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> RecallScene:
-        drawer = RecallDrawer(rng, world, ids)
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> RecallScene:
+        drawer = RecallSceneSampler(rng, world, ids)
         if size.level == 1:
             most = 6 if size.requests == 1 else 5
             return drawer.scene(patients=30, tests=2, results=(0, 1, 2, 2, 3), fewest=4, most=most, rules_that_matter=7)
@@ -124,7 +124,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         }
 
     @override
-    def text(self, ask: RecallAsk, wording: int) -> str:
+    def text(self, ask: RecallContent, wording: int) -> str:
         return (
             f"Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
             f"Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
@@ -132,7 +132,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: RecallAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: RecallContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         rules = RecallRules.model_validate_json(given["all"])
         for name in (rules.place, rules.laboratory):
             if name not in known:
@@ -230,11 +230,11 @@ class _Chooser:
                 return True
         return False
 
-    def _asks(self) -> list[RecallAsk]:
+    def _asks(self) -> list[RecallContent]:
         """Return what may be asked, in random order."""
         rules, used = self._scene.rules, [(one.ask.condition, one.ask.test) for one in self.found]
         asks = [
-            RecallAsk(condition=condition, test=test, since=(self._today - timedelta(days=ago)).isoformat())
+            RecallContent(condition=condition, test=test, since=(self._today - timedelta(days=ago)).isoformat())
             for condition, test in product(rules.conditions, rules.limits)
             if (condition, test) not in used
             for ago in self._rng.sample(range(_LATEST, _EARLIEST), _WINDOWS)
@@ -254,12 +254,12 @@ class _Chooser:
             self._facts[test, ignoring] = self._facts[test, ""] | facts
         return self._facts[test, ignoring]
 
-    def _recalled(self, ask: RecallAsk, ignoring: str = "") -> dict[str, bool]:
+    def _recalled(self, ask: RecallContent, ignoring: str = "") -> dict[str, bool]:
         """Return the patients to recall if there are no earlier sweeps, and whether it is urgent."""
         facts = self._facts_for(ask.test, ignoring)
         return {name: one.urgent for name, one in facts.items() if one.needs_recall(ask)}
 
-    def _qualifies(self, ask: RecallAsk, outcome: str, needed: Mapping[str, bool]) -> bool:
+    def _qualifies(self, ask: RecallContent, outcome: str, needed: Mapping[str, bool]) -> bool:
         """Whether a sweep has an outcome, and enough of the rules make a difference."""
         scene, alone = self._scene, self._recalled(ask)
         if outcome == NOTHING_TO_DO:

@@ -11,13 +11,14 @@ from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.medication_list import (
     MEASURES,
     RULES,
     Chart,
-    MedicationAsk,
+    MedicationContent,
     MedicationQuestion,
     charts_of,
     decisions,
@@ -35,7 +36,6 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOT_TAKEN
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
 from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _FEWEST_RULES = {"dose": 2, "number": 3, "names": 3}
@@ -79,7 +79,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> MedicationScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> MedicationScene:
         if size.level == 1:
             return draw_medications(rng, world, ids, people=(9,), twins=2, drugs=5, letters=(0, 1, 1, 2))
         if size.level == 2:
@@ -121,7 +121,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         return {"drugs": "\n".join(lines)}
 
     @override
-    def text(self, ask: MedicationAsk, wording: int) -> str:
+    def text(self, ask: MedicationContent, wording: int) -> str:
         who, born, drug = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date, ask.drug
         words: dict[str, tuple[str, str, str]] = {
             "number": (
@@ -143,7 +143,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: MedicationAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: MedicationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -177,8 +177,8 @@ def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
         chart = charts[person.id]
         right = decisions(chart, scene.today)
         wrong = {rule: decisions(chart, scene.today, rule) for rule in RULES}
-        asks = [MedicationAsk(patient=name, measure="dose", drug=drug) for drug in right]
-        for ask in (*(MedicationAsk(patient=name, measure=one) for one in MEASURES if one != "dose"), *asks):
+        asks = [MedicationContent(patient=name, measure="dose", drug=drug) for drug in right]
+        for ask in (*(MedicationContent(patient=name, measure=one) for one in MEASURES if one != "dose"), *asks):
             outcome = outcome_of(ask, right)
             if sum(outcome_of(ask, wrong[rule], rule) != outcome for rule in RULES) >= _FEWEST_RULES[ask.measure]:
                 yield MedicationQuestion(ask=ask, outcome=outcome, patients=(person.id,))
@@ -193,7 +193,7 @@ def _draw_unanswerable(
     name = next((one for one in names_for(rng, scene.people, outcome) if (one, drug) not in used), None)
     if name is None:
         return None
-    ask = MedicationAsk(patient=name, measure=measure, drug=drug)
+    ask = MedicationContent(patient=name, measure=measure, drug=drug)
     ids = ids_of(name, scene.people)
     return MedicationQuestion(ask=ask, outcome=outcome, patients=ids)
 

@@ -12,7 +12,8 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.charts import RESULT_UPDATES
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.laboratory import (
     PERIOD,
     TESTS,
@@ -30,7 +31,7 @@ from fhir_gym.tasks.packs.shift.trends import (
     MEASURES,
     Measure,
     Rule,
-    TrendAsk,
+    TrendContent,
     TrendRequest,
     exact_answer,
     is_clear,
@@ -40,7 +41,6 @@ from fhir_gym.tasks.packs.shift.trends import (
     results_that_would_count,
     rounded,
 )
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _PER_GROUP = 6
@@ -81,7 +81,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> LabScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> LabScene:
         if size.level == 1:
             return draw_laboratory(rng, world, ids, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
         if size.level == 2:
@@ -117,7 +117,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         return {"tests": "\n".join(map(_about, scene.tests))}
 
     @override
-    def text(self, ask: TrendAsk, wording: int) -> str:
+    def text(self, ask: TrendContent, wording: int) -> str:
         who, born, test = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date, ask.test
         limit, first, last = f"{ask.limit} {TESTS[test].main.unit}", ask.first_day, ask.last_day
         words: dict[Measure, tuple[str, str, str]] = {
@@ -146,7 +146,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: TrendAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: TrendContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -234,10 +234,10 @@ def _draw_request(
     return None
 
 
-def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> TrendAsk:
+def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> TrendContent:
     """Draw a window for a patient."""
     first = today - timedelta(days=rng.randrange(frame.days, PERIOD))
-    return TrendAsk(
+    return TrendContent(
         patient=name,
         test=frame.test,
         measure=frame.measure,
@@ -248,7 +248,7 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
 
 
 def _outcome(
-    ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
+    ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
     if wanted == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):

@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.contacts import (
     MEASURES,
-    ContactAsk,
+    ContactContent,
     ContactRequest,
     Hospital,
     Overlap,
@@ -24,7 +24,8 @@ from fhir_gym.tasks.packs.shift.contacts import (
     stay_that_would_count,
     stays_in_window,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
@@ -37,7 +38,6 @@ from fhir_gym.tasks.packs.shift.stays import (
     parse_visit,
     ward_resources,
 )
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _MINUTES = (15, 30, 45, 60, 90, 120, 180, 240, 360)
@@ -74,7 +74,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> WardScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> WardScene:
         if size.level == 1:
             return draw_wards(rng, world, ids, people=(10,), twins=2, wards=2, rooms=2, beds=2, days=6)
         if size.level == 2:
@@ -106,7 +106,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return ward_resources(scene)
 
     @override
-    def text(self, ask: ContactAsk, wording: int) -> str:
+    def text(self, ask: ContactContent, wording: int) -> str:
         who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
         first, last = (one[:16].replace("T", " ") for one in (ask.first, ask.last))
         words = {
@@ -137,7 +137,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: ContactAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: ContactContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -209,7 +209,7 @@ def _draw_request(
         hours = rng.choice(scene.hours)
         this_hour = parse_instant(scene.now).replace(minute=0, second=0)
         start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
-        ask = ContactAsk(
+        ask = ContactContent(
             patient=name,
             measure=measure,
             first=instant(start),
@@ -223,7 +223,12 @@ def _draw_request(
 
 
 def _outcome(
-    ask: ContactAsk, scene: WardScene, patient: str, overlaps: Sequence[Overlap], names: Mapping[str, str], wanted: str
+    ask: ContactContent,
+    scene: WardScene,
+    patient: str,
+    overlaps: Sequence[Overlap],
+    names: Mapping[str, str],
+    wanted: str,
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
     found = outcome_of(ask, overlaps, names)

@@ -15,7 +15,7 @@ from fhir_gym.tasks.packs.shift.contradictions import (
     MEASURES,
     MOST_IDS,
     RULES,
-    ContradictionAsk,
+    ContradictionContent,
     ContradictionRequest,
     History,
     Measure,
@@ -24,6 +24,7 @@ from fhir_gym.tasks.packs.shift.contradictions import (
     outcome_of,
     records_that_would_be_wrong,
 )
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.histories import (
     KINDS,
     HistoryScene,
@@ -32,13 +33,12 @@ from fhir_gym.tasks.packs.shift.histories import (
     lines_of_facts,
     parse_history,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
 from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _WORDS = {"Encounter": "encounters", "Observation": "results", "Procedure": "procedures", "Condition": "diagnoses"}
@@ -96,7 +96,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> HistoryScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> HistoryScene:
         if size.level == 1:
             most = {"Encounter": 4, "Observation": 6, "Procedure": 5, "Condition": 4}
             return draw_histories(rng, world, ids, people=(5, 5), twins=2, most=most)
@@ -142,7 +142,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         return {"facts": "\n".join(lines_of_facts())}
 
     @override
-    def text(self, ask: ContradictionAsk, wording: int) -> str:
+    def text(self, ask: ContradictionContent, wording: int) -> str:
         who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
         records = _WORDS.get(ask.kind, "records")
         if ask.measure == "ids":
@@ -158,7 +158,9 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: ContradictionAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ContradictionContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -198,7 +200,7 @@ def _possible(scene: HistoryScene) -> Iterator[ContradictionRequest]:
     for name, person in single_patients(scene.people):
         history = histories[person.id]
         for measure, kind in _MEASURES:
-            ask = ContradictionAsk(patient=name, measure=measure, kind=kind)
+            ask = ContradictionContent(patient=name, measure=measure, kind=kind)
             outcome = outcome_of(ask, history)
             if ask.measure == "ids" and outcome.count(",") >= MOST_IDS:
                 continue
@@ -214,7 +216,7 @@ def _unanswerable(
     if name is None:
         return None
     ids = ids_of(name, scene.people)
-    ask = ContradictionAsk(patient=name, measure=measure, kind=kind)
+    ask = ContradictionContent(patient=name, measure=measure, kind=kind)
     return ContradictionRequest(ask=ask, outcome=outcome, patients=ids)
 
 

@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.booking_policies import (
     slots_within_limits,
     values_for,
 )
-from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text, coming
+from fhir_gym.tasks.packs.shift.bookings import COMING, BookingContent, BookingRequest, booking_text, coming
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
 from fhir_gym.tasks.packs.shift.clinic import (
     LANGUAGES,
@@ -39,7 +39,8 @@ from fhir_gym.tasks.packs.shift.clinic import (
     draw_clinic,
     overlap,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -60,9 +61,8 @@ from fhir_gym.tasks.packs.shift.policies import (
     validity_rules,
 )
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _TRIES, _MORE_TRIES = 8, 12
@@ -120,7 +120,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> PolicyClinicScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> PolicyClinicScene:
         people, twins, practitioners, services, days, documents = (
             ((12,), 3, 5, 2, 10, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 9, 15)
         )
@@ -160,11 +160,11 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         return {"place": scene.name}
 
     @override
-    def text(self, ask: BookingAsk, wording: int) -> str:
+    def text(self, ask: BookingContent, wording: int) -> str:
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -297,7 +297,7 @@ class _Chooser:
                 return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
         return None
 
-    def _ask(self, name: Named) -> BookingAsk:
+    def _ask(self, name: Named) -> BookingContent:
         """Draw a service and up to two wishes."""
         rng = self._rng
         wishes = draw_time_wishes(rng, parse_instant(self._scene.now).date()) | {
@@ -306,9 +306,9 @@ class _Chooser:
         }
         del wishes["minutes"]  # policies limit the length
         chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
-        return BookingAsk(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+        return BookingContent(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
 
-    def _qualifies(self, ask: BookingAsk, patient: str, outcome: str, mistake: str) -> bool:
+    def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
         """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
         result = self._decide(ask, patient)
         if result[0] != outcome or (mistake and self._decide(ask, patient, mistake) == result):
@@ -317,7 +317,7 @@ class _Chooser:
             return any(True for _ in slots_within_limits(ask, patient, self._scene))
         return outcome != DONE or all(self._decide(one, patient) != result for one in ask.without_one_wish())
 
-    def _decide(self, ask: BookingAsk, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
+    def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
         """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
         calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
         key = (ask.service, patient, mistake)
@@ -330,7 +330,7 @@ class _Chooser:
         limits, is_booked = self._limits[key]
         return decide(ask, patient, calendar, limits, is_booked=is_booked)
 
-    def _values_for(self, ask: BookingAsk, misread: str) -> dict[str, str]:
+    def _values_for(self, ask: BookingContent, misread: str) -> dict[str, str]:
         """Return what the policies say about the service, as one reads them who makes a mistake."""
         key = (ask.service, misread)
         if key not in self._values:

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     PREGNANT,
     WEIGHT,
     Allergy,
-    ChartDrawer,
+    ChartSceneSampler,
     Diagnosis,
     EarlierOrder,
     OrdersScene,
@@ -30,8 +30,9 @@ from fhir_gym.tasks.packs.shift.charts import (
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS, ORDERS
 from fhir_gym.tasks.packs.shift.order_set_judge import OrderSetJudge
@@ -40,7 +41,7 @@ from fhir_gym.tasks.packs.shift.order_sets import (
     ORDER_SETS,
     SETS,
     OrderSet,
-    OrderSetAsk,
+    OrderSetContent,
     OrderSetRequest,
     OrderSetScene,
     SetCharts,
@@ -67,7 +68,6 @@ from fhir_gym.tasks.packs.shift.policies import (
 )
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _ORDERS, _OWN_ORDERS = "orders", "own orders"
@@ -133,12 +133,12 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> OrderSetScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> OrderSetScene:
         groups, twins, results, orders, documents = (
             ((7, 7), 2, 4, 8, 9) if size.level == 1 else (size.groups((9, 9, 9), 10), 3, 24, 12, 15)
         )
         people = draw_patients(rng, world, ids, groups, twins)
-        charts = ChartDrawer(rng, world, ids, FORMULARY).scene(people, results, orders)
+        charts = ChartSceneSampler(rng, world, ids, FORMULARY).scene(people, results, orders)
         departments = rng.sample(SERVICES, 3)
         library = draw_library(rng, ids, world.now, (ORDER_SETS,), departments, documents, soon=size.amended_at)
         return OrderSetScene(**dict(charts), library=library, departments=tuple(departments))
@@ -164,7 +164,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
 
     @override
-    def text(self, ask: OrderSetAsk, wording: int) -> str:
+    def text(self, ask: OrderSetContent, wording: int) -> str:
         who = ask.patient
         return (
             f"{ask.department} would like the order set {ask.order_set} for {who.given} {who.family}, born "
@@ -175,7 +175,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: OrderSetAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -253,7 +253,7 @@ class _Chooser:
         used = [one.ask.patient for one in self.found]
         names = [one for one in names_for(rng, self._scene.people, outcome) if (one in used) == depends]
         asks = [
-            OrderSetAsk(patient=name, order_set=order_set, department=department.display)
+            OrderSetContent(patient=name, order_set=order_set, department=department.display)
             for name in names
             for order_set in SETS
             for department in self._scene.departments
@@ -275,7 +275,7 @@ class _Chooser:
                 return True
         return False
 
-    def _order(self, ask: OrderSetAsk, patient: str) -> None:
+    def _order(self, ask: OrderSetContent, patient: str) -> None:
         """Add the orders of a request."""
         values = {"patient": patient, "status": "active", "intent": "order", "written": self._scene.now}
         self._own_orders.setdefault(patient, []).extend(
@@ -294,7 +294,7 @@ class _Chooser:
             kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
         return [self._rng.choice(self._rng.choice(kinds)) for _ in range(2)]
 
-    def _qualifies(self, ask: OrderSetAsk, patient: str, outcome: str, wanted: str) -> bool:
+    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, wanted: str) -> bool:
         """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
         decision = self._decide(ask, patient)
         if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
@@ -313,7 +313,7 @@ class _Chooser:
         other = self._decide(ask, patient, wanted)
         return (other.outcome, other.orders) != (decision.outcome, decision.orders)
 
-    def _stays_settled(self, ask: OrderSetAsk, patient: str) -> bool:
+    def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""
         key = (ask.order_set, ask.department)
         orders = (*self._orders.get(patient, ()), *self._own_orders.get(patient, ()))
@@ -322,14 +322,14 @@ class _Chooser:
         sets = self._of_the_day[key]
         return all(self._charts[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
 
-    def _decide(self, ask: OrderSetAsk, patient: str, mistake: str = "") -> SetDecision:
+    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> SetDecision:
         """Decide about a request like an agent that makes a mistake."""
         key = (patient, ask.order_set, ask.department, mistake)
         if key not in self._decisions:
             self._decisions[key] = self._decided(ask, patient, mistake)
         return self._decisions[key]
 
-    def _decided(self, ask: OrderSetAsk, patient: str, mistake: str) -> SetDecision:
+    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> SetDecision:
         orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
         if mistake != _OWN_ORDERS:
             orders = (*orders, *self._own_orders.get(patient, ()))
@@ -339,7 +339,7 @@ class _Chooser:
         order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
         return charts.decide(ask.order_set, order_set, patient, orders)
 
-    def _set_for(self, ask: OrderSetAsk, misread: str = "") -> OrderSet:
+    def _set_for(self, ask: OrderSetContent, misread: str = "") -> OrderSet:
         key = (ask.order_set, ask.department, misread)
         if key not in self._sets:
             self._sets[key] = order_set_for(ask, self._scene, self._libraries[misread])

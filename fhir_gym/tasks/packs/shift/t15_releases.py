@@ -16,7 +16,8 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -34,8 +35,8 @@ from fhir_gym.tasks.packs.shift.release_records import (
     ACT_REASON,
     PURPOSES,
     RELEASE,
-    ReleaseDrawer,
     ReleaseScene,
+    ReleaseSceneSampler,
     release_resource,
     release_resources,
 )
@@ -47,14 +48,13 @@ from fhir_gym.tasks.packs.shift.releases import (
     Decision,
     Reading,
     Release,
-    ReleaseAsk,
+    ReleaseContent,
     ReleaseRequest,
     department_of,
     release_of,
     terms_of,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _T = TypeVar("_T")
@@ -120,8 +120,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> ReleaseScene:
-        drawer = ReleaseDrawer(rng, world, ids)
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ReleaseScene:
+        drawer = ReleaseSceneSampler(rng, world, ids)
         if size.level == 1:
             return drawer.scene(people=(12,), twins=2, departments=2, recipients=3, documents=(2, 3, 4), policies=9)
         return drawer.scene(
@@ -158,7 +158,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         }
 
     @override
-    def text(self, ask: ReleaseAsk, wording: int) -> str:
+    def text(self, ask: ReleaseContent, wording: int) -> str:
         who, department, recipient, purpose = ask.patient, ask.department, ask.recipient, ask.purpose
         return (
             f"{recipient} asks for the {department} documents of {who.given} {who.family}, born {who.birth_date}, for "
@@ -169,7 +169,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: ReleaseAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: ReleaseContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -284,7 +284,7 @@ class _Chooser:
                 return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
         return None
 
-    def _asks(self, name: Named) -> Iterator[ReleaseAsk]:
+    def _asks(self, name: Named) -> Iterator[ReleaseContent]:
         """Yield the requests about a patient that are not chosen yet, in random order."""
         scene = self._scene
         possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
@@ -293,14 +293,14 @@ class _Chooser:
         }
         for one in self._rng.sample(possible, len(possible)):
             if one not in used:
-                yield ReleaseAsk(patient=name, department=one[0], recipient=one[1], purpose=one[2])
+                yield ReleaseContent(patient=name, department=one[0], recipient=one[1], purpose=one[2])
 
-    def _matters(self, ask: ReleaseAsk, patient: str, mistake: str) -> bool:
+    def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
         """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
         right, other = self._decide(ask, patient), self._decide(ask, patient, mistake)
         return not mistake or (other.outcome, other.documents) != (right.outcome, right.documents)
 
-    def _decide(self, ask: ReleaseAsk, patient: str, mistake: str = "") -> Decision:
+    def _decide(self, ask: ReleaseContent, patient: str, mistake: str = "") -> Decision:
         """Decide about an ask like an agent that makes a mistake."""
         misread = mistake if mistake in MISREADINGS else ""
         chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]

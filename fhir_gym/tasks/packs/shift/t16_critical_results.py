@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.critical_results import (
     ON_CALL,
     TIME_OF_SPECIMEN,
     VOID,
-    CriticalAsk,
+    CriticalContent,
     CriticalRequest,
     CriticalScene,
     Department,
@@ -40,14 +40,14 @@ from fhir_gym.tasks.packs.shift.critical_tests import (
     conversions,
     is_critical,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _MISTAKES = 2
@@ -99,7 +99,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     )
 
     @override
-    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: Size) -> CriticalScene:
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> CriticalScene:
         if size.level == 1:
             return draw_hospital(
                 *(rng, world, ids),
@@ -158,7 +158,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         return {"place": scene.name}
 
     @override
-    def text(self, ask: CriticalAsk, wording: int) -> str:
+    def text(self, ask: CriticalContent, wording: int) -> str:
         since = f"{ask.since[:10]} {ask.since[11:16]}"
         return (
             f"Please go through the results of {ask.department} since {since}, and see to the critical ones.",
@@ -167,7 +167,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: CriticalAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: CriticalContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         if not known:
             known["departments"] = yield from _departments(given["place"])
             known["library"] = yield from read_library((CRITICAL,))
@@ -209,12 +209,12 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
 
 def _possible(
     rng: random.Random, scene: CriticalScene, department: Department, bounds: tuple[int, int]
-) -> list[CriticalAsk]:
+) -> list[CriticalContent]:
     """Return requests about a department for which a number of results need a Task, in random order."""
     now = parse_instant(scene.now)
     results = scene.results_of[department.id]
     due = results_due(scene, _ask(department, max(_HOURS), now), now)
-    found: list[CriticalAsk] = []
+    found: list[CriticalContent] = []
     for hours in rng.sample(_HOURS, len(_HOURS)):
         ask = _ask(department, hours, now)
         new = [one for one in results if one.issued > ask.since]
@@ -223,24 +223,24 @@ def _possible(
     return found
 
 
-def _ask(department: Department, hours: int, now: datetime) -> CriticalAsk:
+def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
     since = instant(now - timedelta(hours=hours, minutes=15))
-    return CriticalAsk(department=department.service.display, since=since)
+    return CriticalContent(department=department.service.display, since=since)
 
 
-def _most_changed(scene: CriticalScene, asks: Sequence[CriticalAsk], mistakes: Sequence[str]) -> CriticalAsk:
+def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
     """Return the first request about a department whose result the most of the mistakes would change."""
     earliest = min(asks, key=lambda one: one.since)
     found = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
 
-    def changed(ask: CriticalAsk) -> int:
+    def changed(ask: CriticalContent) -> int:
         due = {mistake: {id: one for id, (at, one) in all.items() if at > ask.since} for mistake, all in found.items()}
         return sum(due[mistake] != due[""] for mistake in mistakes)
 
     return max(asks, key=changed)
 
 
-def _found(scene: CriticalScene, ask: CriticalAsk, mistake: str) -> dict[str, tuple[str, Due]]:
+def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Due]]:
     """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
     now = parse_instant(scene.now)
     if mistake in MISREADINGS:

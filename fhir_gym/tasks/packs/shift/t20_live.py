@@ -12,7 +12,17 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import FhirSession, World
-from fhir_gym.tasks import ADD_NOTHING, Check, Dial, EmptyAnswer, EndState, Gold, LatestResponse, Simulation, Task
+from fhir_gym.tasks import (
+    ADD_NOTHING,
+    Check,
+    Dial,
+    EmptyAnswer,
+    FinishedEpisode,
+    Gold,
+    LatestResponse,
+    Simulation,
+    Task,
+)
 from fhir_gym.tasks.authoring import instant, moment_in_words
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.live.clock import RULE
@@ -214,11 +224,11 @@ class LiveShift(Task[LiveParams], abstract=True):
         return resource["resourceType"] == "Communication" and question_of(resource, "") is not None
 
     @override
-    def checks(self, p: LiveParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LiveParams, end: FinishedEpisode) -> Iterator[Check]:
         yield from self.scored_checks(p, end)[0]
 
     @override
-    def scored_checks(self, p: LiveParams, end: EndState) -> tuple[list[Check], float]:
+    def scored_checks(self, p: LiveParams, end: FinishedEpisode) -> tuple[list[Check], float]:
         judge = LiveJudge(p, live_kinds(), end)
         checks = [
             Check(

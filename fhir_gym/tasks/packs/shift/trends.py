@@ -8,14 +8,14 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, get_args
 
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.core.fast_random import seeded_random
-from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, reported_value, result_resource
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 Measure = Literal["mean", "highest", "change", "above"]
@@ -27,7 +27,7 @@ _EDGE = Decimal("0.1")
 """Minimum distance of a result from an edge of rounding, in units of the last decimal place."""
 
 
-class TrendAsk(Ask):
+class TrendContent(RequestContent):
     """A question about the results of one test.
 
     Attributes:
@@ -55,10 +55,10 @@ class TrendAsk(Ask):
 class TrendRequest(PatientRequest):
     """A question about the results of one test."""
 
-    ask: TrendAsk
+    ask: TrendContent
 
 
-def counted(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None = None) -> list[LabResult]:
+def counted(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | None = None) -> list[LabResult]:
     """Return the results of a patient that count, by the time of the specimen.
 
     Args:
@@ -78,7 +78,7 @@ def counted(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None =
     return valid if ignoring == "repeats" else [*{one.taken: one for one in valid}.values()]
 
 
-def exact_answer(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None = None) -> Decimal | None:
+def exact_answer(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | None = None) -> Decimal | None:
     """Return the answer to a question without rounding; None if there is no result.
 
     Args:
@@ -97,20 +97,20 @@ def exact_answer(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | N
     return max(values) if ask.measure == "highest" else Decimal(sum(one > Decimal(ask.limit) for one in values))
 
 
-def _value(ask: TrendAsk, result: LabResult, ignoring: Rule | None = None) -> Decimal:
+def _value(ask: TrendContent, result: LabResult, ignoring: Rule | None = None) -> Decimal:
     """Return a value in the unit of the answer; it is not rounded."""
     value, test = Decimal(result.value), TESTS[ask.test]
     converted = value if ignoring == "unit" else test.converted(result.code, value)
     return converted.quantize(Decimal(1).scaleb(-test.digits)) if ignoring == "rounding" else converted
 
 
-def rounded(ask: TrendAsk, value: Decimal) -> str:
+def rounded(ask: TrendContent, value: Decimal) -> str:
     """Return an answer with the number of decimal places that the rules ask for."""
     # Adding zero turns a negative zero into zero.
     return str(value.quantize(Decimal(1).scaleb(-ask.digits), ROUND_HALF_UP) + Decimal(0))
 
 
-def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
+def agrees(ask: TrendContent, value: Decimal, answer: str) -> bool:
     """Whether an answer is a number that differs from the value by no more than rounding.
 
     Args:
@@ -125,7 +125,7 @@ def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
     return abs(number - value) <= half + _FLOAT_ERROR
 
 
-def qualifies(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int]) -> bool:
+def qualifies(ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int]) -> bool:
     """Whether a question has an answer for which the window and at least one of the other rules make a difference.
 
     Args:
@@ -143,13 +143,13 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, in
     return matters(ask, results, "window") and any(matters(ask, results, one) for one in others)
 
 
-def matters(ask: TrendAsk, results: Sequence[LabResult], rule: Rule) -> bool:
+def matters(ask: TrendContent, results: Sequence[LabResult], rule: Rule) -> bool:
     """Whether a question that has a value would get a wrong one without a rule."""
     value, other = exact_answer(ask, results), exact_answer(ask, results, rule)
     return value is not None and (other is None or not agrees(ask, value, rounded(ask, other)))
 
 
-def is_clear(ask: TrendAsk, value: Decimal, results: Sequence[LabResult]) -> bool:
+def is_clear(ask: TrendContent, value: Decimal, results: Sequence[LabResult]) -> bool:
     """Whether a careful agent cannot get another answer by rounding in another way.
 
     Args:
@@ -191,7 +191,7 @@ def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator
         yield result_resource(result)
 
 
-def _deciding(ask: TrendAsk, results: Sequence[LabResult]) -> list[LabResult]:
+def _deciding(ask: TrendContent, results: Sequence[LabResult]) -> list[LabResult]:
     """Return the results that an agent must have read: searches can sort and compare values without showing others."""
     found = counted(ask, results)
     if ask.measure == "change":

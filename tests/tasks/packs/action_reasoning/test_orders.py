@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from fhir_gym.fhir import Request
-from fhir_gym.tasks import BeforeView, EndState
+from fhir_gym.tasks import BeforeView, FinishedEpisode
 from fhir_gym.tasks.packs.action_reasoning.cases import Direction
 from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS, OrderSpec
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS
@@ -28,7 +28,9 @@ def failed(order: OrderSpec, body: Resource, mrn: str = "S1", now: str = PRESENT
         response = session.handle(Request("POST", f"/{body['resourceType']}", "", JSON, orjson.dumps(body)))
         assert response.status == 201, response.text
         changes = tuple(session.changes(start))
-        end = EndState([], (), BeforeView(world, (), session, changes), session, changes, world, session.base_url)
+        end = FinishedEpisode(
+            [], (), BeforeView(world, (), session, changes), session, changes, world, session.base_url
+        )
         return {check.name for check in order.checks(end, mrn, now) if not check.passed}
 
 

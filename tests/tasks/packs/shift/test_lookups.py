@@ -10,7 +10,7 @@ import pytest
 from fhir_gym.fhir import World
 from fhir_gym.tasks.grading.counterfactuals import counterfactuals_shown
 from fhir_gym.tasks.grading.plain_requests import PlainRequest, SearchedResource
-from fhir_gym.tasks.packs.shift import writes
+from fhir_gym.tasks.packs.shift import episode_log
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from tests.tasks.packs.shift.playing import opened, play
 
@@ -26,7 +26,7 @@ def _shown(monkeypatch: pytest.MonkeyPatch, world: World, key: str, variation: i
             found.append(one)
             yield one
 
-    monkeypatch.setattr(writes, "counterfactuals_shown", recorded)
+    monkeypatch.setattr(episode_log, "counterfactuals_shown", recorded)
     with opened(world, key, variation) as episode:
         assert play(episode).info["success"]
     return found

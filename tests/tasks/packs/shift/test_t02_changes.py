@@ -11,7 +11,7 @@ from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.changes import ChangeRequest
-from fhir_gym.tasks.packs.shift.kind import Size
+from fhir_gym.tasks.packs.shift.kind import ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, letters
 from fhir_gym.tasks.packs.shift.t02_changes import Changes
 from fhir_gym.types import Resource
@@ -46,7 +46,7 @@ def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> N
 
 def test_any_number_of_requests_may_find_no_free_time(hospital: World) -> None:
     kind, rng = Changes(), random.Random(0)
-    scenes = (kind.draw_scene(rng, hospital, IdAllocator(rng, hospital), Size(1, 4)) for _ in range(50))
+    scenes = (kind.draw_scene(rng, hospital, IdAllocator(rng, hospital), ShiftSize(1, 4)) for _ in range(50))
     chosen = next(filter(None, (kind.choose(rng, hospital, one, (NO_FREE_TIME,) * 4) for one in scenes)))
     assert {one.ask.change for one in chosen} == {"move"}
 

@@ -20,7 +20,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     SEVERAL_PATIENTS,
     letters,
 )
-from fhir_gym.tasks.packs.shift.registrations import RegistrationAsk, RegistrationRequest, Registry, decide
+from fhir_gym.tasks.packs.shift.registrations import RegistrationContent, RegistrationRequest, Registry, decide
 from fhir_gym.tasks.packs.shift.registry import CARD
 from fhir_gym.tasks.packs.shift.t03_registrations import Registrations
 from fhir_gym.types import Json, Resource
@@ -184,7 +184,7 @@ class Planner:
         params = params_of(episode)
         self.place = params.scene.name
         self.today = params.now[:10]
-        self.asks: list[RegistrationAsk] = [one.ask for one in params.requests]
+        self.asks: list[RegistrationContent] = [one.ask for one in params.requests]
 
     def all_of(self, path: str, **query: str) -> list[Resource]:
         bundle = answer_of(self.episode.step(Get(path, {**query, "_count": "100"})))
@@ -234,7 +234,7 @@ class Planner:
             self.episode.step(Post("/", {"resourceType": "Bundle", "type": "transaction", "entry": rows}))
         return self.episode.step(Finish([*told]))
 
-    def handle(self, ask: RegistrationAsk) -> str:
+    def handle(self, ask: RegistrationContent) -> str:
         if self.called(ask.person) or (ask.card and self.flaw != "cards" and self.with_card(ask.card)):
             return ALREADY_DONE
         parent, terms = "", (ask.number, ask.until)
@@ -262,7 +262,7 @@ class Planner:
         self.write(ask, parent, terms)
         return DONE
 
-    def write(self, ask: RegistrationAsk, parent: str, terms: tuple[str, str]) -> None:
+    def write(self, ask: RegistrationContent, parent: str, terms: tuple[str, str]) -> None:
         number = len(self.writes)
         child = f"00000000-0000-4000-8000-{number:012d}"
         card = {"identifier": [{"system": CARD, "value": ask.card}]} if ask.card else {}

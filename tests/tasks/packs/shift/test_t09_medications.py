@@ -12,7 +12,7 @@ from fhir_gym import Episode
 from fhir_gym.actions import Finish, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.lookups import Named
-from fhir_gym.tasks.packs.shift.medication_list import MedicationAsk, MedicationQuestion, agrees, daily_dose
+from fhir_gym.tasks.packs.shift.medication_list import MedicationContent, MedicationQuestion, agrees, daily_dose
 from fhir_gym.tasks.packs.shift.medication_records import (
     medication_resources,
     parse_dispense,
@@ -105,7 +105,9 @@ def other_solution(episode: Episode, mistake: str = "") -> list[str]:
     return [_solved(episode, one.ask, table, today[0], mistake) for one in requests_of(episode)]
 
 
-def _solved(episode: Episode, ask: MedicationAsk, table: list[tuple[str, str, str]], today: str, mistake: str) -> str:
+def _solved(
+    episode: Episode, ask: MedicationContent, table: list[tuple[str, str, str]], today: str, mistake: str
+) -> str:
     called = ids_called(episode, ask.patient, exact=mistake != "name")
     if len(called) != 1 and not (mistake == "name" and called):
         return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
@@ -299,5 +301,5 @@ def shown(record: DrugRecord | Dispense | Letter) -> list[object]:
 )
 def test_answers(measure: str, outcome: str, answer: str, right: bool) -> None:
     who = Named(given="Ana", family="Diaz", birth_date="1980-01-01")
-    ask = MedicationAsk.model_validate({"patient": who, "measure": measure})
+    ask = MedicationContent.model_validate({"patient": who, "measure": measure})
     assert agrees(ask, outcome, answer) is right

@@ -20,7 +20,7 @@ from fhir_gym.tasks.packs.shift.trends import (
     MEASURES,
     Measure,
     Rule,
-    TrendAsk,
+    TrendContent,
     TrendRequest,
     agrees,
     counted,
@@ -151,7 +151,7 @@ def other_solution(episode: Episode, mistake: str = "") -> list[str]:
     return [_solved(episode, one.ask, table[one.ask.test], mistake) for one in requests_of(episode)]
 
 
-def _solved(episode: Episode, ask: TrendAsk, test: tuple[str, str, Fraction, Fraction, int], mistake: str) -> str:
+def _solved(episode: Episode, ask: TrendContent, test: tuple[str, str, Fraction, Fraction, int], mistake: str) -> str:
     called = ids_called(episode, ask.patient, exact=mistake != "name")
     if len(called) != 1 and not (mistake == "name" and called):
         return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
@@ -221,7 +221,7 @@ def test_the_rules_make_a_difference(hospital: World) -> None:
             results = [one for one in scene.results if one.patient == request.patients[0]]
             ask = request.ask
 
-            def without(rule: Rule, ask: TrendAsk = ask, results: Any = results) -> str:
+            def without(rule: Rule, ask: TrendContent = ask, results: Any = results) -> str:
                 value = exact_answer(ask, results, rule)
                 return NO_RESULT if value is None else rounded(ask, value)
 
@@ -244,10 +244,10 @@ def test_writes_fail_the_rest(hospital: World) -> None:
         assert episode.step(Finish(["A: 7.4.1", "B: NaN", "C: 1e400", 7, None])).reward == 0
 
 
-def ask(measure: str, test: str = "glucose") -> TrendAsk:
+def ask(measure: str, test: str = "glucose") -> TrendContent:
     who = Named(given="Ana", family="Diaz", birth_date="1980-01-01")
     days = {"first_day": "2023-01-01", "last_day": "2023-03-01"}
-    return TrendAsk.model_validate({"patient": who, "test": test, "measure": measure, "limit": "140", **days})
+    return TrendContent.model_validate({"patient": who, "test": test, "measure": measure, "limit": "140", **days})
 
 
 @pytest.mark.parametrize(

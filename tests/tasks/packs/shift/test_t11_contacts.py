@@ -9,7 +9,7 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.actions import Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.contacts import ContactAsk, ContactRequest, agrees
+from fhir_gym.tasks.packs.shift.contacts import ContactContent, ContactRequest, agrees
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.stays import parse_parents, parse_rooms, parse_visit, ward_resources
@@ -120,7 +120,9 @@ def other_solution(episode: Episode, mistake: str = "") -> list[str]:
     return [_solved(episode, one.ask, room, encounters, mistake) for one in requests_of(episode)]
 
 
-def _solved(episode: Episode, ask: ContactAsk, room: dict[str, str], encounters: list[Resource], mistake: str) -> str:
+def _solved(
+    episode: Episode, ask: ContactContent, room: dict[str, str], encounters: list[Resource], mistake: str
+) -> str:
     called = ids_called(episode, ask.patient, exact=mistake != "name")
     if len(called) != 1 and not (mistake == "name" and called):
         return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
@@ -155,7 +157,7 @@ def _overlaps(mine: list[tuple[str, range]], theirs: list[tuple[str, range]]) ->
                 yield range(max(own.start, other.start), min(own.stop, other.stop))
 
 
-def _range(period: Resource, ask: ContactAsk, now: datetime, mistake: str) -> range:
+def _range(period: Resource, ask: ContactContent, now: datetime, mistake: str) -> range:
     """Return the minutes of a period in the window."""
     start, end = _minute(period["start"]), _minute(period["end"]) if "end" in period else int(now.timestamp()) // 60
     if "end" not in period and mistake == "open end":
@@ -251,4 +253,6 @@ def test_records_are_read_as_they_are_written(hospital: World) -> None:
 def test_answers(measure: str, outcome: str, answer: str, right: bool) -> None:
     who = Named(given="Ana", family="Diaz", birth_date="1980-01-01")
     times = {"first": "2023-01-01T00:00:00Z", "last": "2023-01-02T00:00:00Z"}
-    assert agrees(ContactAsk.model_validate({"patient": who, "measure": measure, **times}), outcome, answer) is right
+    assert (
+        agrees(ContactContent.model_validate({"patient": who, "measure": measure, **times}), outcome, answer) is right
+    )

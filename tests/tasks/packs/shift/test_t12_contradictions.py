@@ -10,7 +10,7 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.actions import Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.contradictions import ContradictionAsk, ContradictionRequest, agrees
+from fhir_gym.tasks.packs.shift.contradictions import ContradictionContent, ContradictionRequest, agrees
 from fhir_gym.tasks.packs.shift.histories import history_resource, parse_history
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
@@ -120,7 +120,7 @@ def other_solution(episode: Episode, mistake: str = "") -> list[str]:
     return [_solved(episode, one.ask, codes, mistake) for one in requests_of(episode)]
 
 
-def _solved(episode: Episode, ask: ContradictionAsk, codes: dict[str, Code], mistake: str) -> str:
+def _solved(episode: Episode, ask: ContradictionContent, codes: dict[str, Code], mistake: str) -> str:
     called = ids_called(episode, ask.patient, exact=mistake != "name")
     if len(called) != 1 and not (mistake == "name" and called):
         return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
@@ -249,5 +249,5 @@ def test_records_are_read_as_they_are_written(hospital: World) -> None:
 )
 def test_answers(measure: str, outcome: str, answer: str, right: bool) -> None:
     who = Named(given="Ana", family="Diaz", birth_date="1980-01-01")
-    ask: Any = ContradictionAsk.model_validate({"patient": who, "measure": measure})
+    ask: Any = ContradictionContent.model_validate({"patient": who, "measure": measure})
     assert agrees(ask, outcome, answer) is right

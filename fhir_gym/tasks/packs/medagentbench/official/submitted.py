@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from fhir_gym.fhir.interaction_log import Interaction
-from fhir_gym.tasks import EndState, LoggedRequest
+from fhir_gym.tasks import FinishedEpisode, LoggedRequest
 from fhir_gym.types import Json, Resource
 
 
 @dataclass(frozen=True, slots=True)
-class SubmittedEndState(EndState):
-    """An `EndState` in which new resources also contain the content that the server dropped."""
+class SubmittedEndState(FinishedEpisode):
+    """An `FinishedEpisode` in which new resources also contain the content that the server dropped."""
 
     @classmethod
-    def of(cls, end: EndState) -> SubmittedEndState:
+    def of(cls, end: FinishedEpisode) -> SubmittedEndState:
         """Convert an end state."""
         return cls(**{name: getattr(end, name) for name in end.__dataclass_fields__})
 
     def created(self, resource_type: str) -> list[Resource]:
         """Return the new resources of a type, including the elements that the agent sent but the server dropped."""
         sent = dict(_sent(self.requests))
-        new = EndState.created(self, resource_type)
+        new = FinishedEpisode.created(self, resource_type)
         return [_joined(one, sent.get((resource_type, one["id"]))) for one in new]
 
 

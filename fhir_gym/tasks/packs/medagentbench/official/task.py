@@ -15,7 +15,17 @@ from typing_extensions import override
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Params, Task, TurnProtocol, Variation
+from fhir_gym.tasks import (
+    Check,
+    ExpectedChange,
+    FinishedEpisode,
+    Gold,
+    LatestResponse,
+    Params,
+    Task,
+    TurnProtocol,
+    Variation,
+)
 from fhir_gym.tasks.packs.medagentbench.internist_task import ENV_ID, ItemsAnswer
 from fhir_gym.tasks.packs.medagentbench.official.conversation import OfficialConversation
 from fhir_gym.tasks.packs.medagentbench.official.our_params import OURS, params_for_ours
@@ -121,13 +131,13 @@ class OfficialTask(Task[OfficialParams], abstract=True):
         return solution(self.case)
 
     @override
-    def checks(self, p: OfficialParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: OfficialParams, end: FinishedEpisode) -> Iterator[Check]:
         yield Check(name=_UNLIKE_OURS, passed=p.ours is not None, expected=True, actual=p.ours is not None)
         if p.ours is not None:
             yield from self.ours.checks(p.ours, SubmittedEndState.of(end))
 
     @override
-    def official(self, p: OfficialParams, end: EndState) -> Iterator[Check]:
+    def official(self, p: OfficialParams, end: FinishedEpisode) -> Iterator[Check]:
         conversation = OfficialConversation()
         for text, reply in end.said:
             turn = conversation.take(text)

@@ -9,9 +9,9 @@ from typing import Any
 
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.packs.shift.booking_policies import PolicyClinicScene, limits_for, values_for
-from fhir_gym.tasks.packs.shift.bookings import BookingAsk
+from fhir_gym.tasks.packs.shift.bookings import BookingContent
 from fhir_gym.tasks.packs.shift.calendar import Calendar
-from fhir_gym.tasks.packs.shift.changes import ChangeAsk
+from fhir_gym.tasks.packs.shift.changes import ChangeContent
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest
 
@@ -58,14 +58,14 @@ def draw_bookings(
 def _slots_for(one: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSlot]) -> list[ClinicSlot]:
     """Return the free slots that a request may ask for; none if it asks for no slot."""
     ask, doctors = one.request.ask, scene.by_schedule()
-    if isinstance(ask, BookingAsk):
+    if isinstance(ask, BookingContent):
         found = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
         if isinstance(scene, PolicyClinicScene) and len(one.request.patients) == 1:
             values = values_for(ask, scene, scene.library)
             limits = limits_for(values, ask, one.request.patients[0], Calendar.at_start(scene))
             found = [slot for slot in found if limits and limits.suits(slot.start, slot.minutes)]
         return found
-    if isinstance(ask, ChangeAsk) and ask.change == "move":
+    if isinstance(ask, ChangeContent) and ask.change == "move":
         own = [slot for slot in free if ask.is_with(doctors[slot.schedule].person)]
         return [slot for slot in own if ask.suits(slot.start, slot.minutes)]
     return []

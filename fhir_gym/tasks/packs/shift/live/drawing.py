@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import IdAllocator
 from fhir_gym.tasks.authoring import instant
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene
-from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
 from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work, draw_due_times, rounded
@@ -151,7 +151,7 @@ class LiveDrawing:
     def _draw_kind(
         self, kind: RequestKind[Any, Any], count: int, amended_at: tuple[datetime, ...]
     ) -> tuple[Any, Sequence[Any]]:
-        size = Size(1 if self._is_small(kind) else self._size.level, count, amended_at)
+        size = ShiftSize(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
             wanted = self._draw_outcomes(kind, count)
             scene = kind.draw_scene(self._rng, self._world, self._ids, size)

@@ -10,9 +10,10 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from fhir_gym.tasks import EndState
+from fhir_gym.tasks import FinishedEpisode
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.grading import differences
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, Write
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
 from fhir_gym.tasks.packs.shift.live.clock import WRITE
 from fhir_gym.tasks.packs.shift.live.plan import (
@@ -36,7 +37,6 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     urgent_elements,
 )
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Json, Resource
 
 _ADDED = ("statusReason", "executionPeriod", "lastModified", "note")
@@ -56,7 +56,7 @@ class LiveJudge:
         end: The end state of the episode.
     """
 
-    def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: EndState) -> None:
+    def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: FinishedEpisode) -> None:
         self._p, self._kinds, self._end = p, kinds, end
         self.log = EpisodeLog(end, self._counterfactuals, self._report)
 

@@ -12,7 +12,7 @@ from fhir_gym.tasks.authoring import Person, namesake, patient_resource
 from fhir_gym.tasks.packs.shift.kind import RequestKind
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, Priority
 from fhir_gym.tasks.packs.shift.live.size import LiveSize
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Resource
 
 _TRIES = 200
@@ -114,7 +114,7 @@ class RequestDrawing:
 
     def _first_version(self, request: Any) -> Any:
         """Return a request without one of its wishes; the same request if it has none."""
-        asks = [*request.ask.without_one_wish()] if isinstance(request.ask, TimeWishes) else []
+        asks = [*request.ask.without_one_wish()] if isinstance(request.ask, TimePreferences) else []
         return request.model_copy(update={"ask": self._rng.choice(asks)}) if asks else request
 
     def _person(self, key: str, request: Any) -> Person | None:

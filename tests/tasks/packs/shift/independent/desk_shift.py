@@ -131,7 +131,7 @@ class _Shift:
         return "" if text.endswith("I withdraw my request.") else text.removeprefix(_NEW_DESCRIPTION)
 
     def _handle(self, task: Record) -> None:
-        """Ask about a Task what is not known; close the Task if all is known."""
+        """RequestContent about a Task what is not known; close the Task if all is known."""
         kind, wish, answers = self.subjects[task["code"]["text"]], self._wish(task), self._answers(task)
         born = self._birth_date(wish, answers)
         is_for_others = task["requester"]["reference"].startswith("Organization/") and not kind.startswith("i")

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from typing import Any, Self
 
 from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
-from fhir_gym.tasks.packs.shift.kind import Ask
+from fhir_gym.tasks.packs.shift.kind import RequestContent
 
 WISHES = (
     "A morning slot starts before 12:00, an afternoon slot at or after 12:00. The day of a slot is the day (UTC) on "
@@ -18,7 +18,7 @@ WISHES = (
 _NOON = 12
 
 
-class TimeWishes(Ask):
+class TimePreferences(RequestContent):
     """Wishes for the time of an appointment.
 
     Attributes:
@@ -61,7 +61,7 @@ class TimeWishes(Ask):
 
 
 def draw_time_wishes(rng: random.Random, today: date) -> dict[str, Any]:
-    """Draw a value for each field of `TimeWishes`."""
+    """Draw a value for each field of `TimePreferences`."""
     return {
         "weekdays": tuple(sorted(rng.sample(range(5), rng.choice((1, 2, 2, 3))))),
         "part": rng.choice(("morning", "afternoon")),

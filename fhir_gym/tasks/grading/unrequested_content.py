@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.clock import instant
 from fhir_gym.fhir.definitions import DATA_TYPES, Element, children, modifiers
-from fhir_gym.tasks.grading.comparison import is_within, plain
-from fhir_gym.tasks.grading.end_state import EndState
-from fhir_gym.tasks.grading.neutral import (
+from fhir_gym.tasks.grading.allowed_additions import (
     BY_DATA_TYPE,
     BY_RECORD,
     EVERYWHERE,
@@ -25,6 +23,8 @@ from fhir_gym.tasks.grading.neutral import (
     Rule,
     fits_vocabulary,
 )
+from fhir_gym.tasks.grading.comparison import is_within, plain
+from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _Reader:
         patients: Ids of the patients that these elements refer to.
     """
 
-    end: EndState
+    end: FinishedEpisode
     asked: Collection[str] = ()
     patients: frozenset[str] = frozenset()
 
@@ -144,7 +144,7 @@ def negates(text: str) -> bool:
     return _NEGATES.search(_in_lower_case(text)) is not None
 
 
-def added_meaning(asked: Mapping[str, Collection[str]], end: EndState) -> list[str]:
+def added_meaning(asked: Mapping[str, Collection[str]], end: FinishedEpisode) -> list[str]:
     """Unrequested elements that the agent wrote and that change the meaning of a record.
 
     Args:
@@ -160,7 +160,7 @@ def added_meaning(asked: Mapping[str, Collection[str]], end: EndState) -> list[s
     ]
 
 
-def _created(asked: Mapping[str, Collection[str]], end: EndState, change: Change) -> Iterator[str]:
+def _created(asked: Mapping[str, Collection[str]], end: FinishedEpisode, change: Change) -> Iterator[str]:
     """Yield the elements that change the meaning of a new record."""
     body, kind = dict(change.after or {}), change.resource_type
     wanted = asked.get(kind, ())
@@ -173,7 +173,7 @@ def _created(asked: Mapping[str, Collection[str]], end: EndState, change: Change
             yield path
 
 
-def _updated(end: EndState, change: Change) -> Iterator[str]:
+def _updated(end: FinishedEpisode, change: Change) -> Iterator[str]:
     """Yield elements that change the meaning and that an update adds inside changed elements.
 
     The task itself checks which elements change.
@@ -254,7 +254,7 @@ def _named_patients(target: Json) -> set[str]:
     return {match[1]} if match else set()
 
 
-def _patients(target: str, end: EndState) -> set[str]:
+def _patients(target: str, end: FinishedEpisode) -> set[str]:
     """Ids of the patients that a reference concerns: the target itself, or the subjects of the target."""
     named, found = _named_patients(target), end.refers(target)
     record = end.after.read(*found.split("/")) if found and not named else None

@@ -118,7 +118,7 @@ _CONFIRMED: Json = {
 
 
 def usual_details(resource_type: str, present: str) -> dict[str, Json]:
-    """Return the details that prompts allow in every new record; see `fhir_gym.tasks.grading.meaning.ADD_NOTHING`.
+    """Return the details that prompts allow in every new record; see `unrequested_content.ADD_NOTHING`.
 
     Args:
         resource_type: Type of the record.

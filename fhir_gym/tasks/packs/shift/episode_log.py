@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fhir_gym.fhir import Change
-from fhir_gym.tasks import EndState
+from fhir_gym.tasks import FinishedEpisode
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, Version, counterfactuals_shown
-from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.unrequested_content import added_meaning
 from fhir_gym.types import Json, Resource
 
 _ABOUT_RECORD = frozenset({"id", "meta", "text", "identifier"})
@@ -60,7 +60,7 @@ class EpisodeLog:
 
     def __init__(
         self,
-        end: EndState,
+        end: FinishedEpisode,
         counterfactuals: Callable[[], Iterable[Resource]] = tuple,
         report: Callable[[object], int | None] = lambda _: None,
     ) -> None:
@@ -246,7 +246,7 @@ class EpisodeLog:
         """Return the unrequested elements with which the agent changed the meaning of some records.
 
         Args:
-            asked: See `added_meaning` in `fhir_gym.tasks.grading.meaning`.
+            asked: See `added_meaning` in `fhir_gym.tasks.grading.unrequested_content`.
             records: References to the records.
         """
         changes = tuple(one for one in self._changes_of_agent if f"{one.resource_type}/{one.id}" in records)

@@ -13,6 +13,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir import World
+from fhir_gym.soundness.added_elements import reversals
 from fhir_gym.soundness.answer_variants import consists_of_ids
 from fhir_gym.soundness.constants import always_create, constant_answers, other_variation
 from fhir_gym.soundness.equivalents import equivalents
@@ -22,7 +23,6 @@ from fhir_gym.soundness.near_misses import looks_at_news, near_misses
 from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.report import SoundnessReport, TaskReport
-from fhir_gym.soundness.reversals import reversals
 from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs

@@ -19,8 +19,8 @@ from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody
 from fhir_gym.soundness.value_variants import Path
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.core.task import Task
-from fhir_gym.tasks.grading.meaning import elements_of
-from fhir_gym.tasks.grading.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule
+from fhir_gym.tasks.grading.allowed_additions import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule
+from fhir_gym.tasks.grading.unrequested_content import elements_of
 from fhir_gym.types import Json, Resource
 
 _LONG_AGO = "1999-01-01"
