@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.booking_policies import (
@@ -44,6 +45,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, S
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
+    BY_NAME,
     DONE,
     NO_FREE_TIME,
     NO_SUCH_PATIENT,
@@ -148,7 +150,12 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
-        chooser = _Chooser(rng, scene)
+        chooser, first = _Chooser(rng, scene), outcomes[0]
+        if dependent is not None and first not in BY_NAME:
+            possible = chooser.add_first(first, [code for code in (DONE, *self.codes) if code not in BY_NAME])
+            while outcomes[0] != possible:
+                outcomes, dependent = self.draw_chain(rng, len(outcomes))
+            outcomes, dependent = outcomes[1:], dependent and dependent - 1
         return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
 
     @override
@@ -261,22 +268,42 @@ class _Chooser:
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
+    def add_first(self, outcome: str, outcomes: Sequence[str]) -> str:
+        """Choose the first request; return its outcome.
+
+        Every patient is equally likely, although not every outcome is possible for every patient: if the request cannot
+        have the first outcome, it gets another one.
+        """
+        others = [other for other in self._rng.sample(outcomes, len(outcomes)) if other != outcome]
+        for name in names_for(self._rng, self._scene.people, outcome):
+            for possible in (outcome, *others):
+                mistakes = (self._draw_mistake(possible), *[""] * 3)
+                if self._add((name, possible, mistake) for mistake in mistakes):
+                    return possible
+        raise TaskError("a scene of booking rules has no patient whose request has an outcome")
+
     def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        used = [one.ask.patient for one in self.found]
-        names = [one for one in names_for(self._rng, self._scene.people, outcome) if one not in used]
-        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
-        if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS:
-            mistake = _LAST_DAY_IGNORED
-        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
-        drawn = [(name, mistake) for name in tried] + [(name, "") for name in names]
+        used = [request.ask.patient for request in self.found]
+        names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
         if depends:
-            drawn = [(name, EARLIER_REQUESTS_IGNORED) for name in names]
-        request = next((one for name, wanted in drawn if (one := self._draw(name, outcome, wanted))), None)
+            return self._add((name, outcome, EARLIER_REQUESTS_IGNORED) for name in names)
+        mistake = self._draw_mistake(outcome)
+        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
+        return self._add([(name, outcome, mistake) for name in tried] + [(name, outcome, "") for name in names])
+
+    def _draw_mistake(self, outcome: str) -> str:
+        """Draw the mistake that should change a request with an outcome."""
+        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
+        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS else mistake
+
+    def _add(self, choices: Iterable[tuple[Named, str, str]]) -> bool:
+        """Add the first possible request with one of these patients, outcomes and mistakes that would change it."""
+        request = next((request for choice in choices if (request := self._draw(*choice))), None)
         if request is None:
             return False
         self.found.append(request)
-        if outcome == DONE:
+        if request.outcome == DONE:
             _, slot = self._decide(request.ask, request.patients[0])
             assert slot is not None
             self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
