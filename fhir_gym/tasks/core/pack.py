@@ -13,7 +13,7 @@ from typing import Any
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks.core.task import Task
 
-_TASK_MODULE = re.compile(r"t[0-9]")
+_TASK_MODULE = re.compile(r"[a-z][0-9]+_")
 
 TaskReader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
 """Function that reads a benchmark's own files and returns its tasks by key.
@@ -26,8 +26,8 @@ Its arguments are the task file and the function list, or None without a list.
 class Pack:
     """A set of tasks that form one environment.
 
-    The tasks come from `tasks` and from task modules: the modules of `package` that are named ``t`` and a number
-    (``t02_search_patient``). Each task module lists its task classes in ``TASKS``.
+    The tasks come from `tasks` and from task modules: the modules and sub-packages of `package` whose names begin with
+    a letter and a number (``t02_search_patient``). Each task module lists its task classes in ``TASKS``.
 
     Attributes:
         env_id: Id of the environment (``"FHIRAgent/Appointment-v0"``).

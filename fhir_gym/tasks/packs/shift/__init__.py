@@ -1,6 +1,7 @@
 """FHIRAgent/Shift-v0: long work at the desk of a clinic, with many requests in one episode.
 
-Each module ``tNN_name.py`` contains one kind of request and lists its tasks in ``TASKS``.
+Each sub-package ``q1_name`` contains the kind of request with the key Q1 and lists its tasks in ``TASKS``: `kind` says
+what the requests are, `scene` draws the records, `rules` decides, and `judge` grades. `live` mixes all kinds.
 """
 
 from fhir_gym.tasks import Pack

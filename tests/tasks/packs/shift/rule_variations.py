@@ -18,26 +18,23 @@ from unittest.mock import patch
 from fhir_gym import Episode
 from fhir_gym.actions import Action
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.packs.shift import (
-    charts,
-    formulary,
-    order_sets,
-    t01_bookings,
-    t02_changes,
-    t03_registrations,
-    t04_orders,
-    t05_absence,
-    t06_duplicates,
-    t07_insurers,
-    t09_medications,
-    t10_trends,
-    t11_contacts,
-    t12_contradictions,
-)
+from fhir_gym.tasks.packs.shift import charts, formulary
+from fhir_gym.tasks.packs.shift.i1_medications import kind as i1
+from fhir_gym.tasks.packs.shift.i2_trends import kind as i2
+from fhir_gym.tasks.packs.shift.i3_contacts import kind as i3
+from fhir_gym.tasks.packs.shift.i4_contradictions import kind as i4
 from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.laboratory import LabTest
+from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
-from fhir_gym.tasks.packs.shift.recalls import RecallRules
+from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
+from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
+from fhir_gym.tasks.packs.shift.q3_registrations import kind as q3
+from fhir_gym.tasks.packs.shift.q4_orders import kind as q4
+from fhir_gym.tasks.packs.shift.s1_absences import kind as s1
+from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
+from fhir_gym.tasks.packs.shift.s3_insurers import kind as s3
+from fhir_gym.tasks.packs.shift.s4_recalls.scene import RecallRules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from tests.tasks.packs.shift.playing import answer_of, names_of_checks, params_of
 
@@ -179,25 +176,21 @@ def _long_ago(moment: datetime) -> str:
 
 
 _NEVER, _LONG = 10**6, 60.0
-_POUNDS = patched((charts, "KG_PER_POUND", 1), (t04_orders, "KG_PER_POUND", 1))
-_MOLES = patched((charts, "UMOL_PER_MG", 1), (t04_orders, "UMOL_PER_MG", 1))
+_POUNDS = patched((charts, "KG_PER_POUND", 1), (q4, "KG_PER_POUND", 1))
+_MOLES = patched((charts, "UMOL_PER_MG", 1), (q4, "UMOL_PER_MG", 1))
 _WISHES = {"first day": asked(first_day=""), "weekdays": asked(weekdays=()), "part of the day": asked(part="")}
 
 RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
     {
-        "Q1": {
-            **_WISHES,
-            "length": asked(minutes=0),
-            "after the present": patched((t01_bookings, "instant", _long_ago)),
-        },
+        "Q1": {**_WISHES, "length": asked(minutes=0), "after the present": patched((q1, "instant", _long_ago))},
         "Q2": {
             **_WISHES,
-            "as long as the present slot": patched((t02_changes, "minutes_of", lambda slot: _LONG)),
-            "has started": patched((t02_changes, "instant", _long_ago)),
+            "as long as the present slot": patched((q2, "minutes_of", lambda slot: _LONG)),
+            "has started": patched((q2, "instant", _long_ago)),
         },
-        "Q3": {"periods": patched((t03_registrations, "_includes", lambda record, day: True))},
+        "Q3": {"periods": patched((q3, "_includes", lambda record, day: True))},
         "Q4": {
-            "duplicates in 30 days": patched((t04_orders, "DUPLICATE_DAYS", 10_000)),
+            "duplicates in 30 days": patched((q4, "DUPLICATE_DAYS", 10_000)),
             "largest dose": items(lambda one: {"most": _NEVER}),
             "half of the dose": items(lambda one: {"limit": 0} if one.halved else {}),
             "forbidden above a creatinine": items(lambda one: {} if one.halved else {"limit": 0}),
@@ -207,18 +200,18 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
         },
         "S1": {
             "calendar days": Without(given=lambda given: given.update(days="365")),
-            "length": patched((t05_absence, "minutes_of", lambda slot: _LONG)),
-            "priorities": patched((t05_absence, "_LAST_PRIORITY", 0)),
+            "length": patched((s1, "minutes_of", lambda slot: _LONG)),
+            "priorities": patched((s1, "_LAST_PRIORITY", 0)),
         },
         "S2": {
             "dates of birth": asked(before="", since=""),
-            "latest visit": patched(calling(t06_duplicates, "Merge", flaw="latest visit")),
-            "status and period": patched(calling(t06_duplicates, "Merge", flaw="status")),
+            "latest visit": patched(calling(s2, "Merge", flaw="latest visit")),
+            "status and period": patched(calling(s2, "Merge", flaw="status")),
         },
         "S3": {
-            "ended coverages": patched(calling(t07_insurers, "Ending", flaw="ended coverages")),
-            "later coverages": patched(calling(t07_insurers, "Ending", flaw="later coverages")),
-            "days of appointments": patched(calling(t07_insurers, "Ending", flaw="appointment days")),
+            "ended coverages": patched(calling(s3, "Ending", flaw="ended coverages")),
+            "later coverages": patched(calling(s3, "Ending", flaw="later coverages")),
+            "days of appointments": patched(calling(s3, "Ending", flaw="appointment days")),
         },
         "S4": {
             "since": asked(since="9999-01-01"),
@@ -228,23 +221,18 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
             "units of the limit": patched((RecallRules, "limit", lambda self, test, code: float(self.limits[test]))),
         },
         "I1": {
-            rule: patched(calling(t09_medications, "decisions", rule), calling(t09_medications, "outcome_of", rule))
+            rule: patched(calling(i1, "decisions", rule), calling(i1, "outcome_of", rule))
             for rule in ("newest", "supply", "instructions", "needed", "unit")
         },
         "I2": {
-            "window": patched(calling(t10_trends, "exact_answer", "window")),
-            "unit": patched(calling(t10_trends, "exact_answer", "unit")),
-            "same time": patched(calling(t10_trends, "exact_answer", "repeats")),
+            "window": patched(calling(i2, "exact_answer", "window")),
+            "unit": patched(calling(i2, "exact_answer", "unit")),
+            "same time": patched(calling(i2, "exact_answer", "repeats")),
             "limit": asked(limit="0"),
-            "rounding": patched(calling(t10_trends, "exact_answer", "rounding")),
+            "rounding": patched(calling(i2, "exact_answer", "rounding")),
         },
-        "I3": {
-            rule: patched(calling(t11_contacts, "outcome_of", rule)) for rule in ("window", "minutes", "sum", "twice")
-        },
-        "I4": {
-            rule: patched(calling(t12_contradictions, "outcome_of", rule))
-            for rule in ("birth", "death", "order", "organ", "time")
-        },
+        "I3": {rule: patched(calling(i3, "outcome_of", rule)) for rule in ("window", "minutes", "sum", "twice")},
+        "I4": {rule: patched(calling(i4, "outcome_of", rule)) for rule in ("birth", "death", "order", "organ", "time")},
         "P1": {
             "first day": policy("first-day", "0 days"),
             "last day": policy("last-day", "60"),
@@ -259,7 +247,7 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
             "half of the dose": policy("creatinine", f"{_NEVER}"),
             "age of the weight": policy("weight", "100000"),
             "repeated tests": policy("repeat", "-1"),
-            "rounding": patched((order_sets, "STEP", 1)),
+            "rounding": patched((p2, "STEP", 1)),
             "pounds": _POUNDS,
             "umol/L": _MOLES,
         },

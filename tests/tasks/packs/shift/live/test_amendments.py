@@ -15,9 +15,9 @@ from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.tasks.packs.shift.live.results import Work
-from fhir_gym.tasks.packs.shift.order_sets import OrderSetRequest
 from fhir_gym.tasks.packs.shift.outcomes import WITHDRAWN
-from fhir_gym.tasks.packs.shift.t14_order_sets import OrderSets
+from fhir_gym.tasks.packs.shift.p2_order_sets.kind import OrderSets
+from fhir_gym.tasks.packs.shift.p2_order_sets.rules import OrderSetRequest
 from tests.tasks.packs.shift.live.playing import failed, params_of, results, shift_of, task_of
 from tests.tasks.packs.shift.playing import follow
 

@@ -1,0 +1,187 @@
+"""The resources of orders, statements, dispenses and letters, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fhir_gym.tasks.authoring import Person, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.formulary import RXNORM
+from fhir_gym.tasks.packs.shift.i1_medications.scene import (
+    DRUGS,
+    NAMES,
+    SCHEDULES,
+    Dispense,
+    Dose,
+    DrugRecord,
+    Letter,
+    MedicationScene,
+    Mention,
+)
+from fhir_gym.types import Json, Resource
+
+_UCUM = "http://unitsofmeasure.org"
+_CODES = {drug.code: name for name, drug in DRUGS.items()}
+_DISCHARGE = "Medication at discharge:"
+
+
+def medication_resources(scene: MedicationScene) -> list[Resource]:
+    """Build the resources of a scene."""
+    return [
+        *map(patient_resource, scene.people),
+        *map(_record_resource, scene.records),
+        *map(_dispense_resource, scene.dispenses),
+        *(
+            _letter_resource(one, person)
+            for person in scene.people
+            for one in scene.letters
+            if one.patient == person.id
+        ),
+    ]
+
+
+def _concept(drug: str, word: str) -> Resource:
+    return {"coding": [{"system": RXNORM, "code": DRUGS[drug].code, "display": drug}], "text": word}
+
+
+def _dosage(doses: Sequence[Dose]) -> list[Json]:
+    found: list[Json] = []
+    for number, one in enumerate(doses, 1):
+        schedule = SCHEDULES[one.schedule]
+        repeat: Resource = {"frequency": schedule.frequency, "period": schedule.period, "periodUnit": schedule.unit}
+        value = float(one.amount) if one.unit == "g" else int(one.amount)
+        found.append(
+            {
+                "sequence": number,
+                "timing": {"repeat": repeat},
+                **({"asNeededBoolean": True} if one.as_needed else {}),
+                "doseAndRate": [
+                    {"doseQuantity": {"value": value, "unit": one.unit, "system": _UCUM, "code": one.unit}}
+                ],
+            }
+        )
+    return found
+
+
+def _record_resource(one: DrugRecord) -> Resource:
+    drug = {"medicationCodeableConcept": _concept(one.mention.drug, one.mention.word)}
+    subject, dosage = reference("Patient", one.patient), _dosage(one.mention.doses)
+    made: Resource = {"resourceType": one.resource_type, "id": one.id, "status": one.status}
+    if one.resource_type == "MedicationRequest":
+        made |= {"intent": one.intent, **drug, "subject": subject, "authoredOn": one.when, "dosageInstruction": dosage}
+    else:
+        made |= {**drug, "subject": subject, "dateAsserted": one.when, "informationSource": subject, "dosage": dosage}
+    return made
+
+
+def _dispense_resource(one: Dispense) -> Resource:
+    return {
+        "resourceType": "MedicationDispense",
+        "id": one.id,
+        "status": one.status,
+        "medicationCodeableConcept": _concept(one.drug, one.word),
+        "subject": reference("Patient", one.patient),
+        "daysSupply": {"value": one.days, "unit": "days", "system": _UCUM, "code": "d"},
+        "whenHandedOver": one.handed,
+    }
+
+
+def _letter_resource(one: Letter, person: Person) -> Resource:
+    text = "\n".join(
+        [
+            f"Dear colleagues, {person.name}, born {person.birth_date}, was our patient until {one.when[:10]}.",
+            "Medication on admission:",
+            *map(_line, one.admission),
+            _DISCHARGE,
+            *map(_line, one.discharge),
+            "Kind regards",
+        ]
+    )
+    return {
+        "resourceType": "Communication",
+        "id": one.id,
+        "status": one.status,
+        "category": [{"text": "discharge letter"}],
+        "subject": reference("Patient", one.patient),
+        "sent": one.when,
+        "payload": [{"contentString": text}],
+    }
+
+
+def _line(one: Mention) -> str:
+    """Write a line of a letter."""
+    return f"- {one.word}: {' and '.join(dose.words for dose in one.doses) or 'stopped'}"
+
+
+def parse_record(resource: Resource) -> DrugRecord:
+    """Read an order or a statement."""
+    order = resource["resourceType"] == "MedicationRequest"
+    drug = _drug_of(resource)
+    doses = tuple(map(_parse_dose, resource["dosageInstruction" if order else "dosage"]))
+    return DrugRecord(
+        resource_type=resource["resourceType"],
+        id=resource["id"],
+        patient=_patient_of(resource),
+        status=resource["status"],
+        intent=resource.get("intent", ""),
+        when=instant(parse_instant(resource["authoredOn" if order else "dateAsserted"])),
+        mention=Mention(drug=drug, word=drug, doses=doses),
+    )
+
+
+def parse_dispense(resource: Resource) -> Dispense:
+    """Read a dispense."""
+    drug = _drug_of(resource)
+    return Dispense(
+        id=resource["id"],
+        patient=_patient_of(resource),
+        drug=drug,
+        word=drug,
+        status=resource["status"],
+        handed=instant(parse_instant(resource["whenHandedOver"])),
+        days=int(resource["daysSupply"]["value"]),
+    )
+
+
+def parse_letter(resource: Resource) -> Letter:
+    """Read a letter."""
+    first, _, second = resource["payload"][0]["contentString"].partition(_DISCHARGE)
+    return Letter(
+        id=resource["id"],
+        patient=_patient_of(resource),
+        status=resource["status"],
+        when=instant(parse_instant(resource["sent"])),
+        admission=tuple(_parse_lines(first)),
+        discharge=tuple(_parse_lines(second)),
+    )
+
+
+def _patient_of(resource: Resource) -> str:
+    return str(resource["subject"]["reference"]).removeprefix("Patient/")
+
+
+def _drug_of(resource: Resource) -> str:
+    return _CODES[resource["medicationCodeableConcept"]["coding"][0]["code"]]
+
+
+def _parse_dose(dosage: Resource) -> Dose:
+    repeat, quantity = dosage["timing"]["repeat"], dosage["doseAndRate"][0]["doseQuantity"]
+    told = repeat["frequency"], int(repeat["period"]), repeat["periodUnit"]
+    return Dose(
+        amount=str(quantity["value"]),
+        unit=quantity["unit"],
+        schedule=next(name for name, one in SCHEDULES.items() if (one.frequency, one.period, one.unit) == told),
+        as_needed=dosage.get("asNeededBoolean", False),
+    )
+
+
+def _parse_lines(text: str) -> Iterator[Mention]:
+    for line in text.splitlines():
+        word, _, told = line.removeprefix("- ").partition(": ")
+        if not line.startswith("- ") or word not in NAMES:
+            continue
+        doses = []
+        for part in told.split(" and ") if told != "stopped" else ():
+            amount, unit, schedule = part.removesuffix(" as needed").split(" ", 2)
+            as_needed = part.endswith(" as needed")
+            doses.append(Dose(amount=amount, unit=unit, schedule=schedule, as_needed=as_needed))
+        yield Mention(drug=NAMES[word], word=word, doses=tuple(doses))

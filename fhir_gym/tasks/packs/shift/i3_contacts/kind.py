@@ -1,0 +1,265 @@
+"""Tasks I3-1 and I3-2: questions about who shared a room with a patient."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from typing_extensions import override
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.i3_contacts.rules import (
+    MEASURES,
+    ContactContent,
+    ContactRequest,
+    Hospital,
+    Overlap,
+    judge_contacts,
+    names_of,
+    outcome_of,
+    qualifies,
+    stay_that_would_count,
+    stays_in_window,
+)
+from fhir_gym.tasks.packs.shift.i3_contacts.scene import (
+    WardScene,
+    draw_wards,
+    parse_parents,
+    parse_rooms,
+    parse_visit,
+    ward_resources,
+)
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Resource
+
+_MINUTES = (15, 30, 45, 60, 90, 120, 180, 240, 360)
+_WINDOWS = 150
+"""Number of questions that are drawn for a request."""
+_FEWEST_RULES = {"number": 3, "names": 3, "longest": 2}
+"""Number of rules that must make a difference to a question."""
+
+
+class Contacts(RequestKind[WardScene, ContactRequest]):
+    """Answer questions about who shared a room with a patient."""
+
+    key = "I3"
+    title = "Questions about contacts"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_CONTACT)
+    value = "3"
+    minutes = 4
+    resource_types = ("Patient", "Location", "Encounter")
+    rules = (
+        f"{PATIENT_RULE}\n"
+        "- Patients stay at places (Location): a bed (physicalType bd) is part of a room (ro), and a room of a ward "
+        "(wa). A stay is an entry of Encounter.location; it names a bed or a room.\n"
+        "- A stay counts if the status of the Encounter is in-progress or finished, and the status of the entry is "
+        "active or completed. It lasts from the start of the entry's period to its end, or until now without an end.\n"
+        "- Two patients share a room while both have a stay that counts in the same room, in whatever beds. Only "
+        "minutes in the window of the question matter. For each other patient, add up the minutes of all stays and "
+        "rooms; each minute counts once, even if stays of a patient overlap.\n"
+        "- Two Patient records are two patients, even if their names and dates of birth are the same.\n"
+        "- A question for the longest time asks for the most minutes that any one other patient shared a room with the "
+        "patient in the window.\n"
+        f"- If nobody shared a room with the patient for that long (for the longest time: at all), the outcome is "
+        f'"{NO_CONTACT}". Otherwise it is the number alone, or the names: given name and family name, in any order and '
+        'separated by commas ("Ana Lee, Grace Diaz").'
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> WardScene:
+        if size.level == 1:
+            return draw_wards(rng, world, ids, people=(10,), twins=2, wards=2, rooms=2, beds=2, days=6)
+        if size.level == 2:
+            return draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
+        scene = draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
+        return scene.model_copy(update={"hours": (18, 36, 48, 60, 72), "most_names": 8})
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: WardScene, outcomes: Sequence[str], dependent: int | None = None
+    ) -> tuple[ContactRequest, ...] | None:
+        hospital = Hospital(scene.visits, scene.rooms, scene.parents, world.now)
+        names = {
+            outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
+            for outcome in dict.fromkeys(outcomes)
+        }
+        overlaps = {one.id: hospital.overlaps(one.id) for one in scene.people}
+        found: list[ContactRequest] = []
+        for outcome in outcomes:
+            used = [one.ask.patient for one in found]
+            request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
+            if request is None:
+                return None
+            found.append(request)
+        return tuple(found)
+
+    @override
+    def resources(self, scene: WardScene, world: World) -> list[Resource]:
+        return ward_resources(scene)
+
+    @override
+    def text(self, ask: ContactContent, wording: int) -> str:
+        who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
+        first, last = (one[:16].replace("T", " ") for one in (ask.first, ask.last))
+        words = {
+            "number": (
+                f"How many patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
+                f"{first} to {last}?",
+                f"Please count the patients who shared a room with {who} (date of birth {born}) for {ask.minutes} "
+                f"minutes or more between {first} and {last}.",
+                f"{who}, {born}: number of patients in the same room for at least {ask.minutes} minutes, {first} to "
+                f"{last}.",
+            ),
+            "names": (
+                f"Which patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
+                f"{first} to {last}?",
+                f"Please list the patients who shared a room with {who} (date of birth {born}) for {ask.minutes} "
+                f"minutes or more between {first} and {last}.",
+                f"{who}, {born}: names of the patients in the same room for at least {ask.minutes} minutes, {first} to "
+                f"{last}.",
+            ),
+            "longest": (
+                f"What is the longest time, in minutes, that another patient shared a room with {who}, born {born}, "
+                f"from {first} to {last}?",
+                f"Please work out the longest time, in minutes, that one patient shared a room with {who} (date of "
+                f"birth {born}) between {first} and {last}.",
+                f"{who}, {born}: longest time with another patient in the same room, in minutes, {first} to {last}.",
+            ),
+        }
+        return words[ask.measure][wording]
+
+    @override
+    def solve(self, ask: ContactContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = patients[0]["id"]
+        window = (f"gt{ask.first}", f"lt{ask.last}")
+        query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
+        found = yield from search_all("/Encounter", query)
+        mine = [one for one in found if one["resourceType"] == "Encounter"]
+        places = [one for one in found if one["resourceType"] == "Location"]
+        rooms = sorted({*parse_rooms(places).values()})
+        if not rooms:
+            return NO_CONTACT
+        places += yield from search_all("/Location", {"partof": ",".join(rooms), "_count": "200"})
+        beds = sorted({*parse_rooms(places)} | {*rooms})
+        include = {"_include": "Encounter:patient"} if ask.measure == "names" else {}
+        query = {"location": ",".join(beds), "date": window, "_count": "200", **include}
+        others = yield from search_all("/Encounter", query)
+        names = {one["id"]: _full_name(one) for one in others if one["resourceType"] == "Patient"}
+        encounters = {one["id"]: one for one in (*mine, *others) if one["resourceType"] == "Encounter"}
+        own_rooms = {room: room for room in rooms}
+        hospital = Hospital(
+            [*map(parse_visit, encounters.values())], {**parse_rooms(places), **own_rooms}, parse_parents(places), now
+        )
+        return outcome_of(ask, hospital.overlaps(patient), names)
+
+    @override
+    def counterfactuals(self, request: ContactRequest, scene: WardScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        return stay_that_would_count(request, scene) if request.outcome == NO_CONTACT else []
+
+    @override
+    def judge(
+        self, requests: Sequence[ContactRequest], scene: WardScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        hospital = Hospital(scene.visits, scene.rooms, scene.parents, parse_instant(scene.now))
+        return [
+            judge_contacts(one, scene, hospital, log, answer) for one, answer in zip(requests, answers, strict=True)
+        ]
+
+
+def _full_name(patient: Resource) -> str:
+    name = patient["name"][0]
+    return f"{' '.join(name['given'])} {name['family']}"
+
+
+def _draw_request(
+    rng: random.Random,
+    scene: WardScene,
+    overlaps: Mapping[str, Sequence[Overlap]],
+    names: Sequence[tuple[Named, tuple[str, ...]]],
+    used: Collection[Named],
+    outcome: str,
+) -> ContactRequest | None:
+    """Draw patients and windows until the question has an outcome; None if that does not happen.
+
+    Args:
+        rng: Random generator.
+        scene: The patients.
+        overlaps: The times for which each patient was with others.
+        names: The names that may have the outcome, with the ids of the patients of that name.
+        used: Names of earlier questions; they are used again only if there are no others.
+        outcome: The outcome; ``done`` stands for any value.
+    """
+    measure, full_names = rng.choice(MEASURES), names_of(scene.people)
+    left = [one for one in names if one[0] not in used] or names
+    for _ in range(_WINDOWS if left else 0):
+        name, ids = rng.choice(left)
+        hours = rng.choice(scene.hours)
+        this_hour = parse_instant(scene.now).replace(minute=0, second=0)
+        start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
+        ask = ContactContent(
+            patient=name,
+            measure=measure,
+            first=instant(start),
+            last=instant(start + timedelta(hours=hours)),
+            minutes=1 if measure == "longest" else rng.choice(_MINUTES),
+        )
+        found = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
+        if found:
+            return ContactRequest(ask=ask, outcome=found, patients=ids, **target_among(ids, scene.people))
+    return None
+
+
+def _outcome(
+    ask: ContactContent,
+    scene: WardScene,
+    patient: str,
+    overlaps: Sequence[Overlap],
+    names: Mapping[str, str],
+    wanted: str,
+) -> str:
+    """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
+    found = outcome_of(ask, overlaps, names)
+    if (found == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+        return ""
+    return found if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
+
+
+class ContactsLevel1(StaticShift, requests=Contacts(), level=1):
+    """Answer four or five questions about who shared a room with a patient.
+
+    Starting state: twelve patients with similar names; two of them share name and date of birth with another patient.
+        In the last six days they have stayed in the beds of four rooms in two wards, moving several times within an
+        encounter. The questions are chosen at random among those to which several rules make a difference.
+    Decoys: encounters that were cancelled, planned or entered in error, stays that were only planned or reserved, stays
+        in the other room of the ward, times outside the window, short contacts, stays that overlap, and patients with
+        similar names.
+    Checks: the value is right, and the agent has read the encounters on which it rests. A declined question needs its
+        outcome, and lookups that would have shown the opposite. Nothing is changed.
+    Light: none of the checks.
+    """
+
+
+class ContactsLevel2(StaticShift, requests=Contacts(), level=2):
+    """Answer ten to fourteen questions about who shared a room with a patient.
+
+    Starting state: as at level 1, with 26 patients, six rooms in three wards, and eight days.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (ContactsLevel1, ContactsLevel2)

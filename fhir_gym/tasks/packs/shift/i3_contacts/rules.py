@@ -1,0 +1,313 @@
+"""Who shared a room with a patient, and the judgement of questions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, get_args
+
+from fhir_gym.tasks.authoring import Person, instant, parse_instant
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.grading.comparison import plain
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.i3_contacts.scene import HELD, MINUTES, OCCUPIED, Stay, Visit, WardScene, visit_resource
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
+from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in
+from fhir_gym.types import Resource
+
+Measure = Literal["number", "names", "longest"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+Rule = Literal["encounter status", "stay status", "room", "bed", "window", "minutes", "sum", "twice"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+_ANOTHER_ROOM: frozenset[Rule] = frozenset({"room"})
+
+
+class ContactContent(RequestContent):
+    """A question about the patients who shared a room with a patient.
+
+    Attributes:
+        patient: The patient's name and date of birth.
+        measure: The number of patients, their names, or the longest time in minutes.
+        first: First moment of the window, an instant.
+        last: The moment after the window, an instant.
+        minutes: Fewest minutes of a contact; 1 for ``longest``.
+    """
+
+    patient: Named
+    measure: Measure
+    first: str
+    last: str
+    minutes: int = 1
+
+
+class ContactRequest(PatientRequest):
+    """A question about the patients who shared a room with a patient."""
+
+    ask: ContactContent
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A time for which a patient and another patient were in the same room, or would have been without a rule.
+
+    Attributes:
+        other: Id of the other patient.
+        records: References to the two encounters.
+        start: The first moment.
+        end: The moment after the last.
+        breaks: The rules because of which the time does not count.
+        same_bed: Whether the two stays name the same bed or room.
+    """
+
+    other: str
+    records: tuple[str, str]
+    start: datetime
+    end: datetime
+    breaks: frozenset[Rule]
+    same_bed: bool
+
+
+class _Known(NamedTuple):
+    """A stay with what does not depend on questions."""
+
+    patient: str
+    record: str
+    place: str
+    room: str
+    ward: str
+    start: datetime
+    end: datetime
+    breaks: frozenset[Rule]
+
+
+class Hospital:
+    """The stays of all patients, by room and ward.
+
+    Args:
+        visits: The encounters.
+        rooms: The id of the room of each room and bed.
+        parents: The id of the place of which each room and bed is a part.
+        now: Current time.
+    """
+
+    def __init__(
+        self, visits: Sequence[Visit], rooms: Mapping[str, str], parents: Mapping[str, str], now: datetime
+    ) -> None:
+        self._by_ward: dict[str, list[_Known]] = {}
+        self._by_patient: dict[str, list[_Known]] = {}
+        for visit in visits:
+            for one in visit.stays:
+                room = rooms.get(one.place)
+                if room is None:
+                    continue
+                ward, end = parents.get(room, ""), parse_instant(one.end) if one.end else now
+                record, breaks = f"Encounter/{visit.id}", _broken(visit, one)
+                known = _Known(visit.patient, record, one.place, room, ward, parse_instant(one.start), end, breaks)
+                self._by_ward.setdefault(ward, []).append(known)
+                self._by_patient.setdefault(visit.patient, []).append(known)
+
+    def overlaps(self, patient: str) -> list[Overlap]:
+        """Return the times for which a patient and other patients were in the same ward."""
+        found = []
+        for mine in self._by_patient.get(patient, ()):
+            start, end, room = mine.start, mine.end, mine.room
+            for other in self._by_ward[mine.ward]:
+                if other.start < end and other.end > start and other.patient != patient:
+                    breaks = mine.breaks | other.breaks
+                    if other.room != room:
+                        breaks |= _ANOTHER_ROOM
+                    records, same_bed = (mine.record, other.record), other.place == mine.place
+                    times = max(start, other.start), min(end, other.end)
+                    found.append(Overlap(other.patient, records, *times, breaks, same_bed))
+        return found
+
+
+def _broken(visit: Visit, stay: Stay) -> frozenset[Rule]:
+    """Return the rules because of which a stay does not count."""
+    found: list[Rule] = []
+    if visit.status not in HELD:
+        found.append("encounter status")
+    if stay.status not in OCCUPIED:
+        found.append("stay status")
+    return frozenset(found)
+
+
+def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
+    """Yield the times that count, within the window.
+
+    Args:
+        ask: The question.
+        overlaps: The times of the patient.
+        ignoring: A rule that is not applied.
+    """
+    first, last = parse_instant(ask.first), parse_instant(ask.last)
+    for one in overlaps:
+        if one.breaks - {ignoring} or (ignoring == "bed" and not one.same_bed):
+            continue
+        start, end = (one.start, one.end) if ignoring == "window" else (max(one.start, first), min(one.end, last))
+        if start < end:
+            yield Overlap(one.other, one.records, start, end, one.breaks, one.same_bed)
+
+
+def minutes_by_patient(
+    ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None
+) -> dict[str, int]:
+    """Return the number of minutes that each other patient shared a room with the patient.
+
+    Args:
+        ask: The question.
+        overlaps: The times of the patient.
+        ignoring: A rule that is not applied.
+    """
+    times: dict[str, list[tuple[datetime, datetime]]] = {}
+    for one in counted(ask, overlaps, ignoring):
+        times.setdefault(one.other, []).append((one.start, one.end))
+    found = {}
+    for other, parts in times.items():
+        lengths = [end - start for start, end in (parts if ignoring == "twice" else _merged(parts))]
+        total = max(lengths) if ignoring == "sum" else sum(lengths, timedelta())
+        found[other] = total // timedelta(minutes=1)
+    return found
+
+
+def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Merge the times that overlap."""
+    found: list[tuple[datetime, datetime]] = []
+    for start, end in sorted(parts):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def outcome_of(
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], ignoring: Rule | None = None
+) -> str:
+    """Return the outcome of a question.
+
+    Args:
+        ask: The question.
+        overlaps: The times of the patient.
+        names: The full name of each patient by id.
+        ignoring: A rule that is not applied.
+    """
+    shared = minutes_by_patient(ask, overlaps, ignoring)
+    fewest = 1 if ignoring == "minutes" else ask.minutes
+    contacts = [other for other, minutes in shared.items() if minutes >= fewest]
+    if not contacts:
+        return NO_CONTACT
+    if ask.measure == "longest":
+        return str(max(shared.values()))
+    return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[one] for one in contacts))
+
+
+def qualifies(
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
+) -> bool:
+    """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
+
+    Args:
+        ask: The question.
+        overlaps: The times of the patient.
+        names: The full name of each patient by id.
+        most_names: Maximum number of names in the answer.
+        wanted: Number of rules that must make a difference.
+    """
+    outcome = outcome_of(ask, overlaps, names)
+    if ask.measure == "names":
+        told = outcome.split(", ")
+        if len(told) > most_names or len({*told}) < len(told):
+            return False
+    found = 0
+    for number, rule in enumerate(RULES):
+        found += outcome_of(ask, overlaps, names, rule) != outcome
+        if found >= wanted:
+            return True
+        if found + len(RULES) - number - 1 < wanted:
+            return False
+    return False
+
+
+def agrees(ask: ContactContent, outcome: str, answer: str) -> bool:
+    """Whether an answer in lower case says the same as an outcome; names may be in any order."""
+    if outcome == NO_CONTACT or answer == NO_CONTACT:
+        return answer == outcome
+    if ask.measure == "names":
+        return items_in(answer) == sorted(plain(one).casefold() for one in outcome.split(", "))
+    units = ("patients", "patient") if ask.measure == "number" else ("minutes", "min", "minute")
+    return number_in(answer, units) == int(outcome)
+
+
+def names_of(people: Sequence[Person]) -> dict[str, str]:
+    """Return the full name of each person by id."""
+    return {one.id: one.name for one in people}
+
+
+def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
+    """Return encounters that do not exist and would be contacts, one for each other bed of a room of the patient.
+
+    Each lasts for a random part of the patient's longest stay in the window.
+    """
+    ask, patient = request.ask, request.patients[0]
+    longest = max(stays_in_window(ask, scene, patient), key=lambda one: (one[2] - one[1], one[0].place))
+    stay, start, end = longest
+    room = scene.rooms[stay.place]
+    spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
+    found = []
+    for place in sorted(place for place, its_room in scene.rooms.items() if its_room == room and place != stay.place):
+        rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
+        first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
+        times = {"start": instant(start + first), "end": instant(end - last)}
+        other = rng.choice([one.id for one in scene.people if one.id != patient])
+        stays = (Stay(place=place, status="completed", **times),)
+        found.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
+    return found
+
+
+def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
+    """Return the stays of a patient that count, with their start and end within the window."""
+    first, last, now = parse_instant(ask.first), parse_instant(ask.last), parse_instant(scene.now)
+    found = []
+    for visit in scene.visits:
+        for one in visit.stays if visit.patient == patient and visit.status in HELD else ():
+            start, end = parse_instant(one.start), parse_instant(one.end) if one.end else now
+            if one.status in OCCUPIED and start < last and end > first:
+                found.append((one, max(start, first), min(end, last)))
+    return found
+
+
+def _is_in_window(request: ContactRequest, scene: WardScene, visit: Visit) -> bool:
+    """Whether an encounter of the patient counts and has a stay in the window."""
+    alone = scene.model_copy(update={"visits": (visit,)})
+    return bool(stays_in_window(request.ask, alone, request.patients[0]))
+
+
+def _longest_contact(request: ContactRequest, scene: WardScene) -> int:
+    """Return the number of minutes that the patient was in any room in the window."""
+    parts = [(start, end) for _, start, end in stays_in_window(request.ask, scene, request.patients[0])]
+    return sum((end - start for start, end in _merged(parts)), timedelta()) // timedelta(minutes=1)
+
+
+def judge_contacts(
+    request: ContactRequest, scene: WardScene, hospital: Hospital, log: EpisodeLog, answer: str
+) -> Judgement:
+    """Judge the answer to a question; it counts only if the agent has read the encounters on which it rests."""
+    found = patient_not_found(request, scene.people, log, answer)
+    if found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    overlaps = hospital.overlaps(request.patients[0])
+    outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
+    records = {record for one in counted(request.ask, overlaps) for record in one.records}
+    wanted: list[Resource] = []
+    if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
+        # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
+        records = {f"Encounter/{one.id}" for one in scene.visits if _is_in_window(request, scene, one)}
+    elif outcome == NO_CONTACT:
+        wanted = stay_that_would_count(request, scene)
+    looked = all("location" in log.seen.get(one, {}) for one in records) and all(map(log.lookups_of, wanted))
+    return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)

@@ -1,0 +1,409 @@
+"""Tasks P1-1 and P1-2: requests for appointments under the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
+from fhir_gym.tasks.packs.shift.clinic import (
+    LANGUAGES,
+    OCCUPIED,
+    SERVICES,
+    ClinicScene,
+    ClinicSlot,
+    Visit,
+    clinic_resources,
+    draw_clinic,
+    overlap,
+)
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import (
+    ALREADY_DONE,
+    BY_NAME,
+    DONE,
+    NO_FREE_TIME,
+    NO_SUCH_PATIENT,
+    NOT_ALLOWED,
+    SEVERAL_PATIENTS,
+)
+from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
+    BOOKING,
+    FULFILLED,
+    MISSED,
+    Attendance,
+    PolicyBookingJudge,
+    PolicyClinicScene,
+    PolicyLimits,
+    decide,
+    limits_for,
+    slots_within_limits,
+    values_for,
+)
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.policies import (
+    MISREADINGS,
+    Library,
+    policy_resources,
+    policy_time,
+    read_library,
+    validity_rules,
+)
+from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
+from fhir_gym.tasks.packs.shift.q1_bookings.place_records import (
+    MOST_BOOKINGS,
+    PlaceRecords,
+    look_up_place,
+    minutes_of,
+    overlaps,
+)
+from fhir_gym.tasks.packs.shift.q1_bookings.rules import COMING, BookingContent, BookingRequest, booking_text, coming
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Resource
+
+_TRIES, _MORE_TRIES = 8, 12
+"""Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
+_MOST_TRIED = 6
+"""Number of patients for whom a request is sought that a mistake would change."""
+_LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
+_WITHOUT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {_LAST_DAY_IGNORED: {"last_day": date.max}, _WEEKS_IGNORED: {"full_weeks": frozenset[date]()}}
+)
+"""The limits for an agent that ignores one of them."""
+_LAST_DAY_MATTERS = 0.95
+"""Probability that a request without a free slot has none because of the last possible day, if one can be found."""
+_EARLIER = (0, 1, 1, 2, 3)
+"""Possible numbers of earlier appointments that are added for a patient."""
+
+
+class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
+    """Book appointments within the limits of policies."""
+
+    key = "P1"
+    # Fewer at level 2 than of other kinds, so that one request after the other fits into 80 actions.
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
+    title = "Appointments under policies"
+    has_policies = True
+    depending = (DONE,)
+    minutes = 6
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+    resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
+    }
+    rules = (
+        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
+        "schedule. The service of a slot is the specialty of its schedule. The department for a service has the "
+        "same code.\n"
+        f"{PATIENT_RULE}\n"
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
+        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        f'- Otherwise, if a policy says that the desk does not book for the patient, the outcome is "{NOT_ALLOWED}".\n'
+        "- Otherwise use a free slot (status free) that starts after the present, is for the service, is within the "
+        "limits of the policies for its department, meets every wish, and does not overlap an appointment of the "
+        "patient with status booked, pending or arrived. Among several, take the one that starts first; if several "
+        "start at that time, the one of the practitioner whose family name comes first in the alphabet; then the one "
+        f'with the lower id. {WISHES} If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
+        f"{validity_rules((BOOKING,))}\n"
+        "- In the policies, the day on which an appointment is booked is today. A new patient is one who is new in the "
+        f"department: without an earlier appointment with status {FULFILLED} at {{place}} for the same service. A week "
+        "begins on Monday; the appointments of a week are all appointments of the patient at {place}, for whatever "
+        f"service, with status booked, pending, arrived or {FULFILLED}, and the new one. A missed appointment is one "
+        f"at {{place}}, for whatever service, with status {MISSED}.\n"
+        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
+        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
+        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> PolicyClinicScene:
+        people, twins, practitioners, services, days, documents = (
+            ((12,), 3, 5, 2, 10, 9) if size.level == 1 else (size.groups((13, 14), 12), 4, 9, 3, 9, 15)
+        )
+        drawn = draw_clinic(
+            *(rng, world, ids),
+            people=people,
+            twins=twins,
+            practitioners=practitioners,
+            services=services,
+            days=days,
+            per_day=5,
+        )
+        clinic = _with_history(rng, ids, drawn)
+        offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]
+        other = rng.choice([one for one in SERVICES if one not in offered])
+        library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents, soon=size.amended_at)
+        return PolicyClinicScene(**dict(clinic), library=library)
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: PolicyClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[BookingRequest, ...] | None:
+        chooser, first = _Chooser(rng, scene), outcomes[0]
+        if dependent is not None and first not in BY_NAME:
+            possible = chooser.add_first(first, [code for code in (DONE, *self.codes) if code not in BY_NAME])
+            while outcomes[0] != possible:
+                outcomes, dependent = self.draw_chain(rng, len(outcomes))
+            outcomes, dependent = outcomes[1:], dependent and dependent - 1
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+
+    @override
+    def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
+        return [*clinic_resources(scene, world), *policy_resources(scene.library, (BOOKING,))]
+
+    @override
+    def rule_values(self, scene: PolicyClinicScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: BookingContent, wording: int) -> str:
+        return booking_text(ask, wording)
+
+    @override
+    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = f"Patient/{patients[0]['id']}"
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+            known["library"] = yield from read_library((BOOKING,))
+        place: PlaceRecords = known["place"]
+        library: Library = known["library"]
+        mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
+        coming = [one for one in mine if one["status"] in COMING and one["start"] > instant(now)]
+        if any(place.service_of(one) == ask.service for one in coming):
+            return ALREADY_DONE
+        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(given, now))
+        attended = [Attendance(one["start"], one["status"], place.service_of(one) == ask.service) for one in mine]
+        limits = PolicyLimits.of(values, now.date(), attended)
+        if limits is None:
+            return NOT_ALLOWED
+        query = {
+            "schedule.actor": place.place,
+            "start": [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"],
+            "status": "free",
+            "_count": "200",
+        }
+        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        for _ in range(MOST_BOOKINGS):
+            slots = yield from search_all("/Slot", query)
+            possible = [one for one in slots if place.meets(ask, one) and limits.suits(one["start"], minutes_of(one))]
+            fitting = [one for one in possible if not overlaps(one, occupied)]
+            if not fitting:
+                break
+            if (yield from place.book(place.first(fitting), patient)):
+                return DONE
+        return NO_FREE_TIME
+
+    @override
+    def counterfactuals(self, request: BookingRequest, scene: PolicyClinicScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        if request.outcome not in (DONE, NO_FREE_TIME):
+            return []
+        return [*slots_within_limits(request.ask, request.patients[0], scene)]
+
+    @override
+    def judge(
+        self, requests: Sequence[BookingRequest], scene: PolicyClinicScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return PolicyBookingJudge(requests, scene, log).judge(answers)
+
+
+def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:
+    """Add earlier appointments in slots that have no appointment; those that took place are fulfilled."""
+    visits = list(clinic.visits)
+    used = {one.slot.id for one in visits}
+    past = [one for one in clinic.slots if one.start < clinic.now and one.id not in used]
+    rng.shuffle(past)
+    for person in clinic.people:
+        mine = [one.slot for one in visits if one.patient == person.id]
+        for _ in range(rng.choice(_EARLIER)):
+            slot = next((one for one in past if not any(overlap(one, other) for other in mine)), None)
+            if slot is None:
+                break
+            past.remove(slot)
+            mine.append(slot)
+            status = rng.choice((FULFILLED, FULFILLED, FULFILLED, MISSED, MISSED, "cancelled"))
+            visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
+    visits = [_as_ended(one) if one.slot.start < clinic.now else one for one in visits]
+    final = {one.id: one for one in clinic.slots} | {one.slot.id: one.slot for one in visits}
+    return clinic.model_copy(update={"slots": tuple(final.values()), "visits": tuple(visits)})
+
+
+def _as_ended(visit: Visit) -> Visit:
+    """Return an appointment of the past; it took place unless it was cancelled, missed or an error."""
+    status = FULFILLED if visit.status in OCCUPIED else visit.status
+    slot = visit.slot.model_copy(update={"status": "busy"}) if status in (FULFILLED, MISSED) else visit.slot
+    return visit.model_copy(update={"slot": slot, "status": status})
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The place and the policies.
+    """
+
+    def __init__(self, rng: random.Random, scene: PolicyClinicScene) -> None:
+        self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
+        now = parse_instant(scene.now)
+        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._values: dict[tuple[str, str], dict[str, str]] = {}
+        self._seen: dict[tuple[str, str], FixedCalendar] = {}
+        self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
+        self._services = sorted({one.service.display for one in scene.practitioners})
+        self.found: list[BookingRequest] = []
+
+    def add_first(self, outcome: str, outcomes: Sequence[str]) -> str:
+        """Choose the first request; return its outcome.
+
+        Every patient is equally likely, although not every outcome is possible for every patient: if the request cannot
+        have the first outcome, it gets another one.
+        """
+        others = [other for other in self._rng.sample(outcomes, len(outcomes)) if other != outcome]
+        for name in names_for(self._rng, self._scene.people, outcome):
+            for possible in (outcome, *others):
+                mistakes = (self._draw_mistake(possible), *[""] * 3)
+                if self._add((name, possible, mistake) for mistake in mistakes):
+                    return possible
+        raise TaskError("a scene of booking rules has no patient whose request has an outcome")
+
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
+        used = [request.ask.patient for request in self.found]
+        names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
+        if depends:
+            return self._add((name, outcome, EARLIER_REQUESTS_IGNORED) for name in names)
+        mistake = self._draw_mistake(outcome)
+        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
+        return self._add([(name, outcome, mistake) for name in tried] + [(name, outcome, "") for name in names])
+
+    def _draw_mistake(self, outcome: str) -> str:
+        """Draw the mistake that should change a request with an outcome."""
+        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
+        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS else mistake
+
+    def _add(self, choices: Iterable[tuple[Named, str, str]]) -> bool:
+        """Add the first possible request with one of these patients, outcomes and mistakes that would change it."""
+        request = next((request for choice in choices if (request := self._draw(*choice))), None)
+        if request is None:
+            return False
+        self.found.append(request)
+        if request.outcome == DONE:
+            _, slot = self._decide(request.ask, request.patients[0])
+            assert slot is not None
+            self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
+            self._seen.clear()
+            self._limits.clear()
+        return True
+
+    def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
+        """Draw wishes of a patient until they have an outcome, which the mistake would change.
+
+        Returns None if that does not happen.
+        """
+        ids = ids_of(name, self._scene.people)
+        for _ in range(_MORE_TRIES if mistake in (EARLIER_REQUESTS_IGNORED, *_WITHOUT) else _TRIES):
+            ask = self._ask(name)
+            if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
+                aimed = target_among(ids, self._scene.people)
+                return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
+        return None
+
+    def _ask(self, name: Named) -> BookingContent:
+        """Draw a service and up to two wishes."""
+        rng = self._rng
+        wishes = draw_time_wishes(rng, parse_instant(self._scene.now).date()) | {
+            "language": rng.choice(sorted(LANGUAGES)),
+            "gender": rng.choice(("female", "male")),
+        }
+        del wishes["minutes"]  # policies limit the length
+        chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
+        return BookingContent(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+
+    def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
+        """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
+        result = self._decide(ask, patient)
+        if result[0] != outcome or (mistake and self._decide(ask, patient, mistake) == result):
+            return False
+        if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
+            return any(True for _ in slots_within_limits(ask, patient, self._scene))
+        return outcome != DONE or all(self._decide(one, patient) != result for one in ask.without_one_wish())
+
+    def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
+        """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
+        calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
+        key = (ask.service, patient, mistake)
+        if key not in self._limits:
+            values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
+            limits = limits_for(values, ask, patient, calendar)
+            if limits:
+                limits = replace(limits, **_WITHOUT.get(mistake, {}))
+            self._limits[key] = limits, bool(coming(calendar, ask, patient))
+        limits, is_booked = self._limits[key]
+        return decide(ask, patient, calendar, limits, is_booked=is_booked)
+
+    def _values_for(self, ask: BookingContent, misread: str) -> dict[str, str]:
+        """Return what the policies say about the service, as one reads them who makes a mistake."""
+        key = (ask.service, misread)
+        if key not in self._values:
+            self._values[key] = values_for(ask, self._scene, self._libraries[misread])
+        return self._values[key]
+
+    def _seen_by(self, mistake: str, patient: str) -> FixedCalendar:
+        """Return the calendar, as an agent that makes a mistake sees it."""
+        key = (mistake, patient)
+        if key not in self._seen:
+            seen = self._calendar.as_seen_by(mistake, patient) if mistake else self._calendar
+            self._seen[key] = seen.fixed()
+        return self._seen[key]
+
+
+class BookingRulesLevel1(StaticShift, requests=BookingRules(), level=1):
+    """Handle five requests for appointments within the limits of policies.
+
+    Starting state: a place with five practitioners of two services, about two weeks of slots, and fifteen patients with
+        similar names who have earlier and coming appointments. Nine policies about bookings: of the whole hospital and
+        of departments, with earlier versions, drafts and amendments. The requests are chosen at random; most of them
+        would end differently if a policy were misread or the patient's appointments were ignored.
+    Decoys: policies that are not valid or are for other departments; earlier slots outside the limits, that miss a wish
+        or overlap an appointment of the patient.
+    Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
+        outcome, and lookups that would have shown the opposite; if policies decide, the valid ones must have been read.
+        Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class BookingRulesLevel2(StaticShift, requests=BookingRules(), level=2):
+    """Handle ten to fourteen requests for appointments within the limits of policies, which compete for slots.
+
+    Starting state: as at level 1, with nine practitioners of three services, about 450 slots, 31 patients and 15
+        policies.
+    Decoys: as at level 1, and slots that earlier requests take.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (BookingRulesLevel1, BookingRulesLevel2)

@@ -1,0 +1,270 @@
+"""Bookings that policies limit, and their judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import NamedTuple, Self
+
+from typing_extensions import override
+
+from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
+from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.patients import patient_not_found
+from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
+from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, BookingRequest, coming
+from fhir_gym.types import Resource
+
+FULFILLED, MISSED = "fulfilled", "noshow"
+_FIRST_DAY, _LAST_DAY, _WEEKDAYS, _NEW, _KNOWN, _WEEK, _MISSED = (
+    *("first-day", "last-day", "weekdays", "new-patients", "known-patients"),
+    *("week", "missed"),
+)
+BOOKING = Subject(
+    "booking",
+    "Booking of appointments",
+    (
+        Rule(
+            _FIRST_DAY,
+            "The day of an appointment is at least {value} after the day on which it is booked.",
+            ("1 day", "2 days", "3 days", "4 days"),
+        ),
+        Rule(
+            _LAST_DAY,
+            "The day of an appointment is at most {value} days after the day on which it is booked.",
+            ("5", "6", "7", "8", "9"),
+        ),
+        Rule(
+            _WEEKDAYS,
+            "New patients are seen on {value} only.",
+            (
+                "Mondays and Tuesdays",
+                "Mondays and Thursdays",
+                "Tuesdays and Wednesdays",
+                "Tuesdays and Fridays",
+                "Wednesdays and Fridays",
+                "Thursdays and Fridays",
+            ),
+        ),
+        Rule(_NEW, "The slot of a new patient lasts at least {value} minutes.", ("30", "45", "60")),
+        Rule(_KNOWN, "The slot of a patient who is not new lasts at most {value} minutes.", ("20", "30", "45")),
+        Rule(_WEEK, "A patient has no more than {value} in a week.", ("1 appointment", "2 appointments")),
+        Rule(
+            _MISSED,
+            "A patient is not booked by the desk after missing {value}.",
+            ("1 appointment or more", "2 or more appointments", "3 or more appointments"),
+        ),
+    ),
+)
+"""The subject of policies that limit bookings."""
+_LONGEST = 24 * 60
+
+
+class PolicyClinicScene(ClinicScene):
+    """The records of a place, and the policies of the hospital.
+
+    Attributes:
+        library: The policies.
+    """
+
+    library: Library
+
+
+class Attendance(NamedTuple):
+    """An appointment of a patient, as far as it matters for the policies.
+
+    Attributes:
+        start: Start, an instant.
+        status: Status of the appointment.
+        same_service: Whether it is for the requested service.
+    """
+
+    start: str
+    status: str
+    same_service: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLimits:
+    """The limits of the policies for a new appointment of a patient.
+
+    Attributes:
+        first_day: The first possible day.
+        last_day: The last possible day.
+        weekdays: The possible weekdays; Monday is 0.
+        least: Minimum length of the slot in minutes.
+        most: Maximum length of the slot in minutes.
+        full_weeks: The Mondays of the weeks in which no further appointment is possible.
+        points: The names of the points of the policies that matter for the patient.
+    """
+
+    first_day: date
+    last_day: date
+    weekdays: frozenset[int]
+    least: int
+    most: int
+    full_weeks: frozenset[date]
+    points: frozenset[str]
+
+    @classmethod
+    def of(cls, values: Mapping[str, str], today: date, appointments: Sequence[Attendance]) -> Self | None:
+        """Return the limits for a patient; None if the desk must not book for the patient.
+
+        Args:
+            values: The valid values of the policies.
+            today: The day of the booking.
+            appointments: All appointments of the patient at the place.
+        """
+        number = {name: int(value.split()[0]) for name, value in values.items() if name != _WEEKDAYS}
+        if sum(one.status == MISSED for one in appointments) >= number[_MISSED]:
+            return None
+        new = not any(one.same_service and one.status == FULFILLED for one in appointments)
+        days = {number for number, day in enumerate(WEEKDAYS) if f"{day}s" in values[_WEEKDAYS].split()}
+        weeks = Counter(_monday(one.start) for one in appointments if one.status in (*OCCUPIED, FULFILLED))
+        return cls(
+            first_day=today + timedelta(days=number[_FIRST_DAY]),
+            last_day=today + timedelta(days=number[_LAST_DAY]),
+            weekdays=frozenset(days if new else range(7)),
+            least=number[_NEW] if new else 0,
+            most=_LONGEST if new else number[_KNOWN],
+            full_weeks=frozenset(week for week, count in weeks.items() if count >= number[_WEEK]),
+            points=frozenset(values) - ({_KNOWN} if new else {_WEEKDAYS, _NEW}),
+        )
+
+    def suits(self, start: str, minutes: int) -> bool:
+        """Whether a time is within the limits."""
+        day = date.fromisoformat(start[:10])
+        return (
+            self.first_day <= day <= self.last_day
+            and self.least <= minutes <= self.most
+            and day.weekday() in self.weekdays
+            and _monday(start) not in self.full_weeks
+        )
+
+
+def _monday(start: str) -> date:
+    day = date.fromisoformat(start[:10])
+    return day - timedelta(days=day.weekday())
+
+
+@dataclass(frozen=True, slots=True)
+class _WishesAndLimits:
+    ask: BookingContent
+    limits: PolicyLimits
+
+    def suits(self, start: str, minutes: int) -> bool:
+        return self.limits.suits(start, minutes) and self.ask.suits(start, minutes)
+
+
+def service_code(scene: ClinicScene, service: str) -> str:
+    """Return the code of a service."""
+    return next(one.service.code for one in scene.practitioners if one.service.display == service)
+
+
+def values_for(ask: BookingContent, scene: ClinicScene, library: Library) -> dict[str, str]:
+    """Return what the policies say about a requested service."""
+    return library.values(BOOKING.code, service_code(scene, ask.service), parse_instant(scene.now))
+
+
+def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, calendar: Calendar) -> PolicyLimits | None:
+    """Return the limits for an appointment of a patient; None if the desk must not book for the patient."""
+    doctors = calendar.scene.by_schedule()
+    appointments = [
+        Attendance(one.start, status, doctors[one.schedule].service.display == ask.service)
+        for whose, slots, status in calendar.visits.values()
+        if whose == patient
+        for one in slots[:1]
+    ]
+    return PolicyLimits.of(values, date.fromisoformat(calendar.scene.now[:10]), appointments)
+
+
+def decide(
+    ask: BookingContent, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
+) -> tuple[str, ClinicSlot | None]:
+    """Return the outcome of a request, and the slot that the rules choose if it is done.
+
+    Args:
+        ask: What the patient wishes.
+        patient: Id of the patient.
+        calendar: The slots and appointments.
+        limits: See `limits_for`.
+        is_booked: Whether the patient has a coming appointment for the service.
+    """
+    if is_booked:
+        return ALREADY_DONE, None
+    if limits is None:
+        return NOT_ALLOWED, None
+    slot = calendar.first_free(patient, _WishesAndLimits(ask, limits), ask.wants)
+    return (NO_FREE_TIME, None) if slot is None else (DONE, slot)
+
+
+def slots_within_limits(ask: BookingContent, patient: str, scene: PolicyClinicScene) -> Iterator[Resource]:
+    """Yield, for each practitioner whom the patient wants, a slot that does not exist and would suit."""
+    limits = limits_for(values_for(ask, scene, scene.library), ask, patient, Calendar.at_start(scene))
+    if limits is None:
+        return
+    minutes = max(limits.least, min(USUAL_MINUTES, limits.most))
+    both = _WishesAndLimits(ask, limits)
+    yield from slots_that_would_fit(scene, patient, both, minutes, ask.wants, until=limits.last_day)
+
+
+class PolicyBookingJudge(BookingJudge):
+    """Judges bookings that policies limit.
+
+    Args:
+        requests: The requests.
+        scene: The place and the policies.
+        log: What the agent wrote and looked up.
+    """
+
+    def __init__(self, requests: Sequence[BookingRequest], scene: PolicyClinicScene, log: EpisodeLog) -> None:
+        super().__init__(requests, scene, log)
+        self._library = scene.library
+        self._scene_with_policies = scene
+
+    @override
+    def best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
+        request = self.requests[number]
+        if len(request.patients) != 1:
+            return None
+        ask, patient = request.ask, request.patients[0]
+        limits = limits_for(values_for(ask, self.scene, self._library), ask, patient, calendar)
+        return decide(ask, patient, calendar, limits, is_booked=bool(coming(calendar, ask, patient)))[1]
+
+    @override
+    def rightly_declined(self, number: int, answer: str) -> bool:
+        request = self.requests[number]
+        found = patient_not_found(request, self.scene.people, self.log, answer)
+        if found is not None:
+            return found
+        ask, patient = request.ask, request.patients[0]
+        booked = coming(self.start, ask, patient)
+        if booked:
+            return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)
+        values = values_for(ask, self.scene, self._library)
+        limits = limits_for(values, ask, patient, self.start)
+        if not self._has_read(ask.service, limits.points if limits else {_MISSED}):
+            return False
+        if limits is None:
+            return answer == NOT_ALLOWED and self._has_seen_missed(patient, int(values[_MISSED].split()[0]))
+        slots = [*slots_within_limits(ask, patient, self._scene_with_policies)]
+        if not slots:  # after an amendment, the wishes may lie outside the limits, so there is nothing to look for
+            return answer == NO_FREE_TIME and self.best(number, self.planned(number)) is None
+        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
+
+    def _has_read(self, service: str, points: Collection[str]) -> bool:
+        """Whether the agent has read the documents that settle some points for a service."""
+        now = parse_instant(self.scene.now)
+        decisions = self._library.decisions(BOOKING.code, service_code(self.scene, service), now)
+        return self.log.has_seen([f"DocumentReference/{decisions[one].document}" for one in points])
+
+    def _has_seen_missed(self, patient: str, count: int) -> bool:
+        """Whether the agent has seen as many missed appointments of a patient."""
+        missed = (one.id for one in self.scene.visits if one.patient == patient and one.status == MISSED)
+        return sum(self.log.has_seen([f"Appointment/{id}"]) for id in missed) >= count

@@ -1,0 +1,450 @@
+"""Tasks P2-1 and P2-2: requests to use order sets that policies define."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import Concept, IdAllocator, codings, instant, parse_instant
+from fhir_gym.tasks.packs.shift.charts import (
+    CHART_UPDATES,
+    CREATININE,
+    CREATININE_MOLAR,
+    DECOYS,
+    PREGNANT,
+    WEIGHT,
+    Allergy,
+    ChartSceneSampler,
+    Diagnosis,
+    EarlierOrder,
+    OrdersScene,
+    Result,
+    chart_resources,
+    order_resource,
+)
+from fhir_gym.tasks.packs.shift.clinic import SERVICES
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS, ORDERS
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.p2_order_sets.judge import OrderSetJudge
+from fhir_gym.tasks.packs.shift.p2_order_sets.rules import (
+    FORMULARY,
+    ORDER_SETS,
+    SETS,
+    OrderSet,
+    OrderSetContent,
+    OrderSetRequest,
+    OrderSetScene,
+    SetCharts,
+    SetDecision,
+    order_set_for,
+    order_sets_of_the_day,
+)
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    draw_patients,
+    drawn_by_patient,
+    names_for,
+    target_among,
+)
+from fhir_gym.tasks.packs.shift.policies import (
+    MISREADINGS,
+    Library,
+    policy_resources,
+    policy_time,
+    read_library,
+    validity_rules,
+)
+from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Json, Resource
+
+_ORDERS, _OWN_ORDERS = "orders", "own orders"
+_OLD_WEIGHT, _RATHER_OLD = "old weight", 0.5
+"""A cause for which a request is not allowed, and the probability that it is rather chosen than another one."""
+_SUBSTITUTE, _LEFT_OUT = "substitute", "test left out"
+_OBSTACLES = ("allergies", "pregnancy", "weight", "creatinine")
+_CODES = {one.code: one.name for one in FORMULARY.items}
+
+
+def _listed(item: Item) -> str:
+    kind = f"RxNorm {item.code}; {item.group}" if item.group else f"LOINC {item.code}"
+    return f"  - {item.name} ({kind})"
+
+
+class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
+    """Order what belongs to order sets that policies define."""
+
+    key = "P2"
+    title = "Order sets under policies"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    depending = (DONE, ALREADY_DONE)
+    has_policies = True
+    minutes = 7
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
+    resource_types = (
+        *("Patient", "Observation", "AllergyIntolerance", "Condition"),
+        *("MedicationRequest", "ServiceRequest", "DocumentReference"),
+    )
+    requested_elements = ORDER_ELEMENTS
+    status_updates = CHART_UPDATES
+    rules = (
+        "- An order set consists of one drug and some tests from this list:\n"
+        "{items}\n"
+        f"{PATIENT_RULE}\n"
+        "- The policies define what belongs to each order set. The department is the one that the request names.\n"
+        f"{validity_rules((ORDER_SETS,))}\n"
+        "- The drug: a patient is allergic to a drug if there is an AllergyIntolerance for it or for another drug of "
+        "its class, with type allergy, clinicalStatus active and a verificationStatus other than refuted. If the "
+        "patient is allergic to the drug of the order set and to the one that it has instead, the outcome is "
+        f'"{NOT_ALLOWED}".\n'
+        "- Otherwise, if the patient has an order, of whatever date, with intent order and status active or on-hold "
+        f'for a drug of the same class as the drug to be ordered, the outcome is "{ALREADY_DONE}", and nothing is '
+        "ordered.\n"
+        f'- Otherwise the outcome is "{NOT_ALLOWED}", and nothing is ordered, if one of these is true: (1) The '
+        "patient is pregnant (a Condition with the SNOMED CT code "
+        f"{PREGNANT.code}, clinicalStatus active and verificationStatus confirmed), and the policies do not allow the "
+        "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one is too old by "
+        "the policies. (3) The patient has no valid creatinine.\n"
+        "- Results are Observations. Valid are those with status final, amended or corrected; the latest valid result "
+        f"(by effectiveDateTime) decides. The weight has the LOINC code {WEIGHT.code}, in kilograms or pounds (1 lb "
+        f"is {KG_PER_POUND} kg). The creatinine has the LOINC code {CREATININE.code} in mg/dL or "
+        f"{CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the latest of both counts, however old "
+        "it is.\n"
+        "- The dose is the weight times the dose per kg, or half of that dose per kg. The dose is at most the largest "
+        "dose, which is never halved. Then round it down to a multiple of 5 mg.\n"
+        "- A test is left out if the patient has an order for it (a ServiceRequest) with intent order, status active "
+        "or completed, and an authoredOn in the time that the policies state. All ages in days are counted between "
+        "dates: what is dated 7 days before today is from the last 7 days, and is not older than 7 days.\n"
+        "- To order, create one MedicationRequest or ServiceRequest for each drug or test, with status active, intent "
+        "order, the patient as subject, today's date as authoredOn (with or without a time) and the code of the list "
+        f"and no other code, in medicationCodeableConcept or code. {DOSE_RULE}"
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> OrderSetScene:
+        groups, twins, results, orders, documents = (
+            ((7, 7), 2, 4, 8, 9) if size.level == 1 else (size.groups((9, 9, 9), 10), 3, 24, 12, 15)
+        )
+        people = draw_patients(rng, world, ids, groups, twins)
+        charts = ChartSceneSampler(rng, world, ids, FORMULARY).scene(people, results, orders)
+        departments = rng.sample(SERVICES, 3)
+        library = draw_library(rng, ids, world.now, (ORDER_SETS,), departments, documents, soon=size.amended_at)
+        return OrderSetScene(**dict(charts), library=library, departments=tuple(departments))
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: OrderSetScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[OrderSetRequest, ...] | None:
+        chooser = _Chooser(rng, scene)
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+
+    @override
+    def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:
+        return [*chart_resources(scene), *policy_resources(scene.library, (ORDER_SETS,))]
+
+    @override
+    def rule_values(self, scene: OrderSetScene) -> Mapping[str, str]:
+        return {"items": "\n".join(map(_listed, FORMULARY.items))}
+
+    @override
+    def text(self, ask: OrderSetContent, wording: int) -> str:
+        who = ask.patient
+        return (
+            f"{ask.department} would like the order set {ask.order_set} for {who.given} {who.family}, born "
+            f"{who.birth_date}.",
+            f"Please use the order set {ask.order_set} for {who.given} {who.family} (date of birth {who.birth_date}), "
+            f"who is with {ask.department}.",
+            f"{ask.department}, order set {ask.order_set}: {who.given} {who.family}, {who.birth_date}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = str(patients[0]["id"])
+        if not known:
+            known["library"] = yield from read_library((ORDER_SETS,))
+        library: Library = known["library"]
+        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(given, now))
+        order_set = OrderSet.of(values, ask.order_set)
+        chart = yield from _read_chart(patient, now)
+        decision = SetCharts(chart, chart.now).decide(ask.order_set, order_set, patient, chart.orders)
+        for name, dose in decision.orders.items():
+            item = FORMULARY.named(name)
+            yield Post(f"/{item.resource_type}", order_resource(item, patient, chart.now[:10], dose))
+        return decision.outcome
+
+    @override
+    def counterfactuals(self, request: OrderSetRequest, scene: OrderSetScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        if len(request.patients) > 1:
+            return []
+        order_set = order_set_for(request.ask, scene, scene.library)
+        return SetCharts(scene, scene.now).missing_results(order_set, request.patients[0])
+
+    @override
+    def right_end(self, request: OrderSetRequest, scene: OrderSetScene) -> tuple[str, str] | None:
+        charts, ask, patient = SetCharts(scene, scene.now), request.ask, request.patients[0]
+        orders = [one for one in scene.orders if one.patient == patient]
+
+        def decide(order_set: OrderSet) -> SetDecision:
+            return charts.decide(ask.order_set, order_set, patient, orders)
+
+        if not all(decide(one).settled for one in order_sets_of_the_day(ask, scene)):
+            return None
+        decision = decide(order_set_for(ask, scene, scene.library))
+        return decision.outcome, str(decision.orders)
+
+    @override
+    def judge(
+        self, requests: Sequence[OrderSetRequest], scene: OrderSetScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return OrderSetJudge(requests, scene, log).judge(answers)
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The records and the policies.
+    """
+
+    def __init__(self, rng: random.Random, scene: OrderSetScene) -> None:
+        self._rng, self._scene = rng, scene
+        now = parse_instant(scene.now)
+        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
+        self._orders: dict[str, list[EarlierOrder]] = {}
+        self._own_orders: dict[str, list[EarlierOrder]] = {}
+        self._decisions: dict[tuple[str, str, str, str], SetDecision] = {}
+        for order in scene.orders:
+            self._orders.setdefault(order.patient, []).append(order)
+        self._charts = {"": SetCharts(scene, scene.now)}
+        self._charts |= {one: SetCharts(scene.with_valid(one), scene.now) for one in DECOYS}
+        self._sets: dict[tuple[str, str, str], OrderSet] = {}
+        self._ids: dict[Named, tuple[str, ...]] = {}
+        for one in scene.people:
+            self._ids[Named.of(one)] = (*self._ids.get(Named.of(one), ()), one.id)
+        self.found: list[OrderSetRequest] = []
+
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
+        rng = self._rng
+        used = [one.ask.patient for one in self.found]
+        names = [one for one in names_for(rng, self._scene.people, outcome) if (one in used) == depends]
+        asks = [
+            OrderSetContent(patient=name, order_set=order_set, department=department.display)
+            for name in names
+            for order_set in SETS
+            for department in self._scene.departments
+        ]
+        requests = [OrderSetRequest(ask=one, outcome=outcome, patients=self._ids.get(one.patient, ())) for one in asks]
+        for wanted in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
+            fitting = [
+                one
+                for one in requests
+                if len(one.patients) != 1 or self._qualifies(one.ask, one.patients[0], outcome, wanted)
+            ]
+            if fitting:
+                drawn = drawn_by_patient(rng, fitting)
+                if depends:  # the patient was drawn among all patients before
+                    drawn = drawn.model_copy(update=target_among(drawn.patients, self._scene.people))
+                self.found.append(drawn)
+                if len(drawn.patients) == 1:
+                    self._order(drawn.ask, drawn.patients[0])
+                return True
+        return False
+
+    def _order(self, ask: OrderSetContent, patient: str) -> None:
+        """Add the orders of a request."""
+        values = {"patient": patient, "status": "active", "intent": "order", "written": self._scene.now}
+        self._own_orders.setdefault(patient, []).extend(
+            EarlierOrder(id=f"new-{item}", item=item, dose=dose, **values)
+            for item, dose in self._decide(ask, patient).orders.items()
+        )
+        self._decisions = {key: one for key, one in self._decisions.items() if key[0] != patient}
+
+    def _wanted(self, outcome: str) -> Sequence[str]:
+        """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
+        if outcome == NOT_ALLOWED:
+            obstacles = self._rng.sample(_OBSTACLES, len(_OBSTACLES))
+            return [_OLD_WEIGHT, *obstacles] if self._rng.random() < _RATHER_OLD else obstacles
+        kinds: list[Sequence[str]] = [MISREADINGS]
+        if outcome == DONE:
+            kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
+        return [self._rng.choice(self._rng.choice(kinds)) for _ in range(2)]
+
+    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, wanted: str) -> bool:
+        """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
+        decision = self._decide(ask, patient)
+        if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
+            return False
+        if wanted in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
+            if wanted == _OLD_WEIGHT and not self._charts[""].has_weight(patient):
+                return False
+            wanted = "weight" if wanted == _OLD_WEIGHT else wanted
+            return [one.name for one in decision.obstacles] == [wanted]
+        if wanted == _SUBSTITUTE:
+            return self._set_for(ask).substitute in decision.orders
+        if wanted == _LEFT_OUT:
+            return not {*self._set_for(ask).tests} <= {*decision.orders}
+        if not wanted:
+            return True
+        other = self._decide(ask, patient, wanted)
+        return (other.outcome, other.orders) != (decision.outcome, decision.orders)
+
+    def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
+        """Whether no value is close to a limit after amendments that come into force during the shift, either."""
+        key = (ask.order_set, ask.department)
+        orders = (*self._orders.get(patient, ()), *self._own_orders.get(patient, ()))
+        if key not in self._of_the_day:
+            self._of_the_day[key] = order_sets_of_the_day(ask, self._scene)
+        sets = self._of_the_day[key]
+        return all(self._charts[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
+
+    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> SetDecision:
+        """Decide about a request like an agent that makes a mistake."""
+        key = (patient, ask.order_set, ask.department, mistake)
+        if key not in self._decisions:
+            self._decisions[key] = self._decided(ask, patient, mistake)
+        return self._decisions[key]
+
+    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> SetDecision:
+        orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
+        if mistake != _OWN_ORDERS:
+            orders = (*orders, *self._own_orders.get(patient, ()))
+        if mistake == _ORDERS:
+            orders = (one.as_if_valid(self._scene.now) for one in orders)
+        charts = self._charts.get(mistake, self._charts[""])
+        order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
+        return charts.decide(ask.order_set, order_set, patient, orders)
+
+    def _set_for(self, ask: OrderSetContent, misread: str = "") -> OrderSet:
+        key = (ask.order_set, ask.department, misread)
+        if key not in self._sets:
+            self._sets[key] = order_set_for(ask, self._scene, self._libraries[misread])
+        return self._sets[key]
+
+
+def _read_chart(patient: str, now: datetime) -> Generator[Action, Json, OrdersScene]:
+    """Read what matters of a patient's records."""
+    about = {"patient": f"Patient/{patient}", "_count": "200"}
+    allergies = yield from search_all("/AllergyIntolerance", about)
+    diagnoses = yield from search_all("/Condition", {**about, "code": PREGNANT.token})
+    codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
+    results = yield from search_all("/Observation", {**about, "code": codes})
+    orders: list[Resource] = []
+    for resource_type in ORDERS:
+        orders += yield from search_all(f"/{resource_type}", about)
+    return OrdersScene(
+        now=instant(now),
+        formulary=FORMULARY,
+        people=(),
+        allergies=tuple(_allergy(one, patient) for one in allergies if _coding(one["code"])["code"] in _CODES),
+        diagnoses=tuple(_diagnosis(one, patient) for one in diagnoses),
+        results=tuple(_result(one, patient) for one in results),
+        orders=tuple(one for order in orders if (one := _order(order, patient)).item),
+    )
+
+
+def _coding(concept: Json) -> Resource:
+    """Return the first coding of a CodeableConcept; an object with an empty code if there is none."""
+    return next(iter(codings(concept)), {"code": ""})
+
+
+def _allergy(one: Resource, patient: str) -> Allergy:
+    return Allergy(
+        id=one["id"],
+        patient=patient,
+        drug=_CODES[_coding(one["code"])["code"]],
+        type=one["type"],
+        clinical=_coding(one.get("clinicalStatus"))["code"],
+        verification=_coding(one["verificationStatus"])["code"],
+        recorded=one["recordedDate"],
+    )
+
+
+def _diagnosis(one: Resource, patient: str) -> Diagnosis:
+    return Diagnosis(
+        id=one["id"],
+        patient=patient,
+        concept=PREGNANT,
+        clinical=_coding(one.get("clinicalStatus"))["code"],
+        verification=_coding(one["verificationStatus"])["code"],
+        recorded=one["recordedDate"],
+    )
+
+
+def _result(one: Resource, patient: str) -> Result:
+    found = _coding(one["code"])
+    return Result(
+        id=one["id"],
+        patient=patient,
+        concept=Concept(system=found["system"], code=found["code"], display=found["display"]),
+        value=one["valueQuantity"]["value"],
+        unit=one["valueQuantity"]["code"],
+        status=one["status"],
+        taken=one["effectiveDateTime"],
+    )
+
+
+def _order(one: Resource, patient: str) -> EarlierOrder:
+    code = _coding(one.get("code") or one.get("medicationCodeableConcept"))["code"]
+    return EarlierOrder(
+        id=one["id"],
+        patient=patient,
+        item=_CODES.get(code, ""),
+        status=one["status"],
+        intent=one["intent"],
+        written=one["authoredOn"],
+        dose=0,
+    )
+
+
+class OrderSetsLevel1(StaticShift, requests=OrderSets(), level=1):
+    """Handle three requests to use order sets that policies define.
+
+    Starting state: sixteen patients with similar names, their allergies, diagnoses, weights, creatinines and orders.
+        Nine policies about order sets: of the whole hospital and of departments, with earlier versions, drafts and
+        amendments. The requests are chosen at random; most of them would end differently if a policy were misread or
+        a record that does not count were taken for valid.
+    Decoys: policies that are not valid or are for other departments; refuted allergies and intolerances; results that
+        are preliminary, void or too old; orders that are old, ended or only planned.
+    Checks: the orders of each request, judged against the orders before the agent's first order for it. A declined
+        request needs its outcome, the policies and records that lead to it, and lookups that would have shown missing
+        results. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class OrderSetsLevel2(StaticShift, requests=OrderSets(), level=2):
+    """Handle seven or eight requests to use order sets that policies define; a patient may get two of them.
+
+    Starting state: as at level 1, with 30 patients who have up to 48 results and 12 orders, and 15 policies.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (OrderSetsLevel1, OrderSetsLevel2)

@@ -1,0 +1,360 @@
+"""Tasks P3-1 and P3-2: requests to release documents, under consents and the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from fhir_gym.actions import Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import (
+    ALREADY_DONE,
+    DONE,
+    NO_SUCH_PATIENT,
+    NOT_ALLOWED,
+    NOTHING_TO_DO,
+    SEVERAL_PATIENTS,
+)
+from fhir_gym.tasks.packs.shift.p3_releases.judge import ReleaseJudge
+from fhir_gym.tasks.packs.shift.p3_releases.rules import (
+    CONSENT_RULES,
+    DOCUMENT_RULES,
+    REPEAT_RULES,
+    RULES,
+    Decision,
+    Reading,
+    Release,
+    ReleaseContent,
+    ReleaseRequest,
+    department_of,
+    release_of,
+    terms_of,
+)
+from fhir_gym.tasks.packs.shift.p3_releases.scene import (
+    ACT_REASON,
+    PURPOSES,
+    RELEASE,
+    ReleaseScene,
+    ReleaseSceneSampler,
+    release_resource,
+    release_resources,
+)
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, policy_time, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Resource
+
+_T = TypeVar("_T")
+_SAME_PATIENT = 0.4
+"""Probability that a request is rather about the patient of an earlier request."""
+_OWN = 0.5
+"""Probability that a request that is already done rather repeats an earlier request."""
+_OLD_CONSENT = 0.9
+"""Probability that a request is rather not allowed because a consent is too old."""
+_OWN_RELEASE = "own releases"
+"""The mistake of an agent that forgets what it has released before."""
+_DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
+
+
+class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
+    """Release documents of patients to other organizations."""
+
+    key = "P3"
+    title = "Releases of documents"
+    has_policies = True
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
+    depending = (ALREADY_DONE,)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 14)})
+    resource_types = ("Patient", "Consent", "Communication", "DocumentReference", "Organization")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {
+            "Communication": (
+                *("status", "category", "subject", "sent", "recipient", "reasonCode", "payload"),
+                "payload.contentReference",
+            )
+        }
+    )
+    rules = (
+        "- A request names a patient, a department, an Organization that shall receive the patient's documents of the "
+        "department, and a purpose. The departments have these SNOMED CT codes: {departments}. The policies for "
+        "the department of the request decide. The purposes have these "
+        f"codes of {ACT_REASON}: {', '.join(f'{name} {code}' for name, code in PURPOSES.items())}.\n"
+        f"{PATIENT_RULE}\n"
+        "- A release is recorded as a Communication. If there is already one with the patient as subject, the code of "
+        "the department in its category, the Organization among its recipients, status completed or in-progress, and a "
+        "sent time so recent that, by the policies, the release is not repeated, the outcome is "
+        f'"{ALREADY_DONE}", whatever its purpose and its documents.\n'
+        "- A Consent of the patient applies if its status is active and its provision fits the request: if the "
+        "provision has a period, it contains today; if it has purposes, one is that of the request; if it has actors, "
+        "the reference of one is the Organization; if it has codes, one is that of the department. A Consent with the "
+        "provision.type permit must also not be older than the policies say that a consent counts; one with the type "
+        "deny applies however old it is. If several Consents apply, only the one with the latest dateTime decides.\n"
+        f'- Otherwise the outcome is "{NOT_ALLOWED}" if one of these is true: (1) By the policies, a release for the '
+        "purpose needs an approval that the desk cannot give. (2) The Consent that decides has the type deny, whether "
+        "or not a consent is needed. (3) By the policies, a release for the purpose needs a consent, and no Consent "
+        "applies.\n"
+        "- Release the patient's documents of the department: DocumentReferences with the patient as subject, the code "
+        "of the department as context.practiceSetting, status current, docStatus final or amended, and a date that "
+        "is recent enough by the policies. Restricted documents are those with the "
+        "securityLabel R; the policies say whether they are released. If there is no document to release, the outcome "
+        f'is "{NOTHING_TO_DO}".\n'
+        "- Policies count days of the calendar (UTC): within 30 days is the 30th day before today or a later day.\n"
+        f"{validity_rules((RELEASE,))}\n"
+        "- To release documents, create one Communication with status completed, one category with the code of the "
+        "department and no other code, the patient as subject, today's date as sent (with or without a time), the "
+        "Organization as only recipient, one reasonCode with the code of the purpose and no other code, and in the "
+        "payload one contentReference for each document and nothing else."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ReleaseScene:
+        drawer = ReleaseSceneSampler(rng, world, ids)
+        if size.level == 1:
+            return drawer.scene(people=(12,), twins=2, departments=2, recipients=3, documents=(2, 3, 4), policies=9)
+        return drawer.scene(
+            people=(13, 13),
+            twins=3,
+            departments=3,
+            recipients=4,
+            documents=(1, 2, 3, 4, 5),
+            policies=15,
+            amended_at=size.amended_at,
+        )
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ReleaseScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[ReleaseRequest, ...] | None:
+        chooser = _Chooser(rng, scene)
+        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+
+    @override
+    def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
+        return release_resources(scene)
+
+    @override
+    def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:
+        return {
+            "departments": ", ".join(f"{one.display} {one.code}" for one in scene.departments),
+            "all": _DEPARTMENTS.dump_json(scene.departments).decode(),
+        }
+
+    @override
+    def text(self, ask: ReleaseContent, wording: int) -> str:
+        who, department, recipient, purpose = ask.patient, ask.department, ask.recipient, ask.purpose
+        return (
+            f"{recipient} asks for the {department} documents of {who.given} {who.family}, born {who.birth_date}, for "
+            f"{purpose}.",
+            f"Please send {recipient} what we have from {department} on {who.given} {who.family} (date of birth "
+            f"{who.birth_date}). It is for {purpose}.",
+            f"{department} documents for {purpose}, {who.given} {who.family}, {who.birth_date}, to {recipient}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: ReleaseContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        if "library" not in known:
+            known["library"] = yield from read_library((RELEASE,))
+        if ask.recipient not in known:
+            named = yield from search_all("/Organization", {"name": ask.recipient})
+            known[ask.recipient] = next(str(one["id"]) for one in named if one["name"] == ask.recipient)
+        departments = _DEPARTMENTS.validate_json(given["all"])
+        department = next(one for one in departments if one.display == ask.department)
+        values = known["library"].values(RELEASE.code, department.code, policy_time(given, now))
+        patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
+        release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
+        chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))
+        decision = release.decide(chart)
+        if decision.outcome != ALREADY_DONE:
+            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "Consent"))))
+            decision = release.decide(chart)
+        if decision.outcome not in (ALREADY_DONE, NOT_ALLOWED):
+            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "DocumentReference"))))
+            decision = release.decide(chart)
+        if decision.outcome == DONE:
+            documents = sorted(decision.documents)
+            made = release_resource(department, patient, recipient, ask.purpose, today, documents)
+            yield Post("/Communication", made)
+        return decision.outcome
+
+    @override
+    def counterfactuals(self, request: ReleaseRequest, scene: ReleaseScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        if len(request.patients) > 1 or request.outcome == DONE:
+            return []
+        values = scene.library.values(RELEASE.code, department_of(request.ask, scene).code, parse_instant(scene.now))
+        release, patient = release_of(request.ask, scene, values), request.patients[0]
+        permit, document = release.permit(patient, scene), release.missing_document(patient, scene)
+        # If the agent has not made an earlier release, a request that was already done may end in any other way.
+        found = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
+        return found.get(request.outcome, [permit, document])
+
+    @override
+    def judge(
+        self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return ReleaseJudge(requests, scene, log, answers).judge()
+
+
+def _of(patient: str, resource_type: str) -> Found:
+    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", "_count": "200"}))
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The scene.
+    """
+
+    def __init__(self, rng: random.Random, scene: ReleaseScene) -> None:
+        self._rng, self._scene, self._charts = rng, scene, dict(scene.charts)
+        now = parse_instant(scene.now)
+        libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._values = {
+            (name, one.code): library.values(RELEASE.code, one.code, now)
+            for name, library in libraries.items()
+            for one in scene.departments
+        }
+        self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
+        self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
+        self.found: list[ReleaseRequest] = []
+
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
+        rng, asked = self._rng, {one.ask.patient for one in self.found}
+        names = names_for(rng, self._scene.people, outcome)
+        request = None
+        if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
+            request = self._draw([one for one in names if one in asked], outcome, (_OWN_RELEASE,))
+        if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
+            request = self._draw(names, outcome, ("consent age",))
+        if request is None and not depends:
+            if rng.random() < _SAME_PATIENT:
+                names.sort(key=lambda one: one not in asked)
+            groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
+            mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
+            request = self._draw(names, outcome, (*mistakes, ""))
+        if request is None:
+            return False
+        self.found.append(request)
+        if outcome == DONE:
+            self._release(request)
+        return True
+
+    def _draw(self, names: Sequence[Named], outcome: str, mistakes: Sequence[str]) -> ReleaseRequest | None:
+        """Draw a request with an outcome about the first possible patient; None if there is none.
+
+        The patient is chosen before the mistake, so that patients with many records are not asked about more often.
+
+        Args:
+            names: Names of patients.
+            outcome: The outcome.
+            mistakes: Mistakes of which one should change the outcome, the preferred one first; an empty text for none.
+        """
+        for name in names:
+            ids = ids_of(name, self._scene.people)
+            patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
+            asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
+            fitting = (ask for one in mistakes for ask in asks if not patient or self._matters(ask, patient, one))
+            if found := next(fitting, None):
+                aimed = target_among(ids, self._scene.people)
+                return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
+        return None
+
+    def _asks(self, name: Named) -> Iterator[ReleaseContent]:
+        """Yield the requests about a patient that are not chosen yet, in random order."""
+        scene = self._scene
+        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
+        used = {
+            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.found if one.ask.patient == name
+        }
+        for one in self._rng.sample(possible, len(possible)):
+            if one not in used:
+                yield ReleaseContent(patient=name, department=one[0], recipient=one[1], purpose=one[2])
+
+    def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
+        """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
+        right, other = self._decide(ask, patient), self._decide(ask, patient, mistake)
+        return not mistake or (other.outcome, other.documents) != (right.outcome, right.documents)
+
+    def _decide(self, ask: ReleaseContent, patient: str, mistake: str = "") -> Decision:
+        """Decide about an ask like an agent that makes a mistake."""
+        misread = mistake if mistake in MISREADINGS else ""
+        chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
+        release = release_of(ask, self._scene, self._values[misread, department_of(ask, self._scene).code])
+        key = (patient, ask.department, misread)
+        reading = Reading(
+            releases=partial(self._read, (*key, ask.recipient, len(chart.records)), release.releases, chart),
+            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.apply, self._consents[patient]),
+            documents=partial(self._read, key, release.documents, chart),
+        )
+        return release.decide_by(reading, mistake if mistake in RULES else "")
+
+    def _read(
+        self, key: tuple[str | int, ...], read: Callable[[_T], tuple[Entry, ...]], records: _T
+    ) -> tuple[Entry, ...]:
+        """Read some records of a patient, or return what was read with the same key."""
+        if key not in self._entries:
+            self._entries[key] = read(records)
+        return self._entries[key]
+
+    def _release(self, request: ReleaseRequest) -> None:
+        """Add the release of a request to the chart of its patient."""
+        ask, scene, patient = request.ask, self._scene, request.patients[0]
+        recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
+        made = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
+        chart = self._charts[f"Patient/{patient}"]
+        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, made))
+
+
+class ReleasesLevel1(StaticShift, requests=Releases(), level=1):
+    """Handle five requests to release documents.
+
+    Starting state: fourteen patients with similar names; two of them share name and date of birth with another patient.
+        Each has documents of two departments, consents and earlier releases of all statuses. Nine policies about
+        releases: of the whole hospital and of departments, with earlier versions, drafts and amendments. The requests
+        are chosen at random; most of them would end differently if one rule or one kind of policy were overlooked.
+    Decoys: policies that are not valid or are for other departments; consents that are void, over, old, revoked, or for
+        another purpose, recipient or department; documents that are drafts, void, old or restricted; earlier releases
+        that were not sent, or went to others.
+    Checks: each request is judged against the records that the agent met. A declined request needs its outcome, the
+        policies that decide, and the records that show it or lookups that would have shown the opposite. Nothing else
+        changed.
+    Light: none of the checks.
+    """
+
+
+class ReleasesLevel2(StaticShift, requests=Releases(), level=2):
+    """Handle ten to fourteen requests to release documents; some repeat what the agent has released before.
+
+    Starting state: as at level 1, with 29 patients, three departments and 15 policies.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (ReleasesLevel1, ReleasesLevel2)

@@ -1,0 +1,368 @@
+"""Requests to release documents: what the rules say about them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache, partial
+
+from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.grading import parse_reference, same_reference
+from fhir_gym.tasks.packs.shift.kind import RequestContent
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.p3_releases.scene import (
+    ACT_REASON,
+    APPROVAL,
+    CONSENT,
+    CONSENT_DAYS,
+    LEFT_OUT,
+    PURPOSES,
+    REPEAT,
+    RESTRICTED,
+    SPAN,
+    ReleaseScene,
+    consent_resource,
+    document_resource,
+)
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, moment_of, name_of
+from fhir_gym.tasks.packs.shift.patients import PatientRequest
+from fhir_gym.types import Json, Resource
+
+SENT = ("completed", "in-progress")
+"""Statuses of releases that count."""
+READABLE = ("final", "amended")
+"""Statuses of the texts of documents that count."""
+CONSENT_RULES = (
+    *("consents", "refusals", "latest consent", "consent status", "consent period", "consent purpose"),
+    *("consent actor", "consent department", "consent age"),
+)
+DOCUMENT_RULES = ("document status", "text status", "document department", "document age", "restricted documents")
+REPEAT_RULES = ("repeats", "release status", "release department", "release recipient", "release age")
+RULES = (*CONSENT_RULES, *DOCUMENT_RULES, *REPEAT_RULES)
+"""The rules that an agent may overlook; ``refusals`` count even if no consent is needed."""
+
+
+class ReleaseContent(RequestContent):
+    """What to release.
+
+    Attributes:
+        patient: The patient's name and date of birth.
+        department: Name of the department.
+        recipient: Name of the Organization.
+        purpose: The purpose; see `PURPOSES`.
+    """
+
+    patient: Named
+    department: str
+    recipient: str
+    purpose: str
+
+
+class ReleaseRequest(PatientRequest):
+    """A request to release documents."""
+
+    ask: ReleaseContent
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the rules say about a request.
+
+    Attributes:
+        outcome: The outcome.
+        documents: References to the documents to release.
+        records: References to records that show why nothing is released; each of them suffices.
+        points: Names of the points of the policies that decide.
+        lacks_consent: Whether nothing is released because there is no consent.
+    """
+
+    outcome: str
+    documents: frozenset[str] = frozenset()
+    records: tuple[str, ...] = ()
+    points: frozenset[str] = frozenset()
+    lacks_consent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Functions that read the records of a patient for a request. A decision calls only those that it needs.
+
+    Attributes:
+        releases: Reads the earlier releases.
+        consents: Reads the consents; the latest is the last.
+        documents: Reads the documents.
+    """
+
+    releases: Callable[[], tuple[Entry, ...]]
+    consents: Callable[[], tuple[Entry, ...]]
+    documents: Callable[[], tuple[Entry, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A request with the references to what it names, and the policies that decide.
+
+    Attributes:
+        department: The department.
+        recipient: Reference to the Organization.
+        purpose: The purpose; see `PURPOSES`.
+        values: The valid values of the policies for the department.
+        today: The present day.
+        base_url: Base URL of the server.
+    """
+
+    department: Concept
+    recipient: str
+    purpose: str
+    values: Mapping[str, str]
+    today: str
+    base_url: str = ""
+
+    def decide(self, chart: Chart) -> Decision:
+        """Decide about the request by the records of the patient."""
+        reads = (partial(read, chart) for read in (self.releases, self.consents, self.documents))
+        return self.decide_by(Reading(*reads))
+
+    def releases(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the earlier releases of a patient. They depend on the department, the recipient and the policies."""
+        return tuple(map(self._sent, chart.of("Communication")))
+
+    def consents(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the consents of a patient; the latest is the last."""
+        return self.apply(terms_of(chart, self.base_url))
+
+    def apply(self, consents: Iterable[Terms]) -> tuple[Entry, ...]:
+        """Return what consents mean for the request; the latest is the last."""
+        return tuple(sorted(map(self._consent, consents), key=lambda one: one.moment))
+
+    def documents(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the documents of a patient. They depend on the department and the policies alone."""
+        return tuple(map(self._document, chart.of("DocumentReference")))
+
+    def decide_by(self, reading: Reading, ignoring: str = "") -> Decision:
+        """Decide about the request.
+
+        Args:
+            reading: The records of the patient.
+            ignoring: One of `RULES` that is not applied, or an empty text.
+        """
+        repeats = [one for one in reading.releases() if one.counts(ignoring)]
+        if repeats and ignoring != "repeats":
+            return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
+        need = self.values[self.purpose]
+        points = {REPEAT, self.purpose}
+        if need == APPROVAL:
+            return Decision(NOT_ALLOWED, points=frozenset(points))
+        consents = [one for one in reading.consents() if one.counts(ignoring)]
+        deciding = consents[:1] if ignoring == "latest consent" else consents[-1:]
+        if ignoring != "consents":
+            if deciding and deciding[0].flag and (need == CONSENT or ignoring != "refusals"):
+                return Decision(NOT_ALLOWED, records=_names(deciding))
+            if need == CONSENT and not deciding:
+                return Decision(NOT_ALLOWED, points=frozenset({*points, CONSENT_DAYS}), lacks_consent=True)
+        documents = [one for one in reading.documents() if one.counts(ignoring)]
+        outcome = DONE if documents else NOTHING_TO_DO
+        return Decision(outcome, frozenset(_names(documents)), points=frozenset({SPAN, RESTRICTED}))
+
+    def _is_recent(self, value: Json, point: str) -> bool:
+        return moment_of(value) >= _day_before(self.today, self.values[point])
+
+    def _is_department(self, concepts: Json) -> bool:
+        return self._department_code in _codes(concepts)
+
+    @property
+    def _department_code(self) -> tuple[str, str]:
+        return self.department.system, self.department.code
+
+    def _sent(self, release: Resource) -> Entry:
+        rules = {
+            "release status": release.get("status") in SENT,
+            "release department": self._is_department(release.get("category")),
+            "release recipient": any(self._is_recipient(one) for one in _list(release.get("recipient"))),
+            "release age": self._is_recent(release.get("sent"), REPEAT),
+        }
+        return Entry(name_of(release), broken(rules))
+
+    def _is_recipient(self, value: Json) -> bool:
+        return same_reference(value, self.recipient, self.base_url)
+
+    def _consent(self, consent: Terms) -> Entry:
+        first = _day_before(self.today, self.values[CONSENT_DAYS])
+        rules = {
+            "consent status": consent.is_active,
+            "consent period": _contains(consent.period, self.today),
+            "consent purpose": not consent.purposes or PURPOSES[self.purpose] in consent.purposes,
+            "consent actor": not consent.actors or self.recipient in consent.actors,
+            "consent department": consent.codes is None or self._department_code in consent.codes,
+            "consent age": consent.denies or consent.moment >= first,
+        }
+        return Entry(consent.record, broken(rules), moment=consent.moment, flag=consent.denies)
+
+    def _document(self, document: Resource) -> Entry:
+        context, labels = document.get("context"), codings(document.get("securityLabel"))
+        setting = context.get("practiceSetting") if isinstance(context, dict) else None
+        restricted = any(one.get("code") == "R" for one in labels)
+        rules = {
+            "document status": document.get("status") == "current",
+            "text status": document.get("docStatus") in READABLE,
+            "document department": self._is_department(setting),
+            "document age": self._is_recent(document.get("date"), SPAN),
+            "restricted documents": not restricted or self.values[RESTRICTED] != LEFT_OUT,
+        }
+        return Entry(name_of(document), broken(rules))
+
+    def problems(self, made: Resource, documents: frozenset[str]) -> Iterator[Json]:
+        """Yield what is wrong with the Communication of a release.
+
+        Args:
+            made: The Communication.
+            documents: References to the documents to release.
+        """
+        if made.get("status") != "completed":
+            yield f"status {made.get('status')}"
+        wanted = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
+        for name, code in wanted.items():
+            if [(one.get("system"), one.get("code")) for one in codings(made.get(name))] != [code]:
+                yield {name: made.get(name)}
+        recipients = _list(made.get("recipient"))
+        if len(recipients) != 1 or not self._is_recipient(recipients[0]):
+            yield {"recipient": made.get("recipient")}
+        if moment_of(made.get("sent"))[:10] != self.today:
+            yield f"sent {made.get('sent')}"
+        parts = [one.get("contentReference") if isinstance(one, dict) else None for one in _list(made.get("payload"))]
+        left = [one for one in documents if not any(same_reference(part, one, self.base_url) for part in parts)]
+        if left or len(parts) != len(documents):
+            yield {"payload": made.get("payload"), "expected": sorted(documents)}
+
+    def permit(self, patient: str, scene: ReleaseScene) -> Resource:
+        """Return a consent of a patient that does not exist and permits the release, like one of another patient."""
+        days = self.values[CONSENT_DAYS]
+        id = f"permit-{patient}-{self.department.code}-{self.recipient}-{self.purpose}-{days}"
+        consents = [one for chart in scene.charts.values() for one in chart.of("Consent")]
+        entries = [self._consent(_terms(one, self.base_url)) for one in consents]
+        models = [model for model, one in zip(consents, entries, strict=True) if not one.flag and one.counts("")]
+        rng = seeded_random(id)
+        if models:
+            return {**rng.choice(models), "id": id, "patient": reference("Patient", patient)}
+        given = _random_moment(rng, _day_before(self.today, days), scene.now)
+        return consent_resource(id, patient, given, {"type": "permit"})
+
+    def missing_document(self, patient: str, scene: ReleaseScene) -> Resource:
+        """Return a document of a patient that does not exist and would be released, like one of another patient."""
+        span = self.values[SPAN]
+        id = f"document-{patient}-{self.department.code}-{span}-{self.values[RESTRICTED]}"
+        own = {"id": id, "subject": reference("Patient", patient)}
+        context = {"practiceSetting": self.department.concept}
+        documents = [one for chart in scene.charts.values() for one in chart.of("DocumentReference")]
+        models = [one for one in documents if self._document({**one, "context": context}).counts("")]
+        rng = seeded_random(id)
+        if models:
+            return {**rng.choice(models), **own, "context": context}
+        written = _random_moment(rng, _day_before(self.today, span), scene.now)
+        return document_resource(id, patient, self.department, written)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a consent says.
+
+    Attributes:
+        record: Reference to the Consent.
+        is_active: Whether it is active.
+        denies: Whether it is a refusal.
+        moment: When it was given, an instant.
+        period: The period for which it holds.
+        purposes: The codes of the purposes; empty if it holds for all.
+        actors: References to the recipients, None for others; empty if it holds for all.
+        codes: Systems and codes of the departments; None if it holds for all.
+    """
+
+    record: str
+    is_active: bool
+    denies: bool
+    moment: str
+    period: Json
+    purposes: Sequence[Json]
+    actors: frozenset[str | None]
+    codes: Sequence[tuple[Json, Json]] | None
+
+
+def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
+    """Return what the consents of a patient say.
+
+    Args:
+        chart: The records of the patient.
+        base_url: Base URL of the server.
+    """
+    return [_terms(one, base_url) for one in chart.of("Consent")]
+
+
+def _terms(consent: Resource, base_url: str) -> Terms:
+    found = consent.get("provision")
+    provision = found if isinstance(found, dict) else {}
+    actors = (one.get("reference") for one in _list(provision.get("actor")) if isinstance(one, dict))
+    parsed = (parse_reference(one, base_url) for one in actors)
+    return Terms(
+        record=name_of(consent),
+        is_active=consent.get("status") == "active",
+        denies=provision.get("type") == "deny",
+        moment=moment_of(consent.get("dateTime")),
+        period=provision.get("period"),
+        purposes=[one.get("code") for one in _list(provision.get("purpose")) if isinstance(one, dict)],
+        actors=frozenset("/".join(one) if one else None for one in parsed),
+        codes=_codes(provision["code"]) if "code" in provision else None,
+    )
+
+
+def _random_moment(rng: random.Random, first_day: str, last: str) -> str:
+    """Draw an instant between the start of a day and an instant."""
+    start, end = parse_instant(f"{first_day}T00:00:00Z"), parse_instant(last)
+    return instant(start + timedelta(seconds=rng.randrange(int((end - start).total_seconds()))))
+
+
+@lru_cache(maxsize=256)
+def _day_before(day: str, days: str) -> str:
+    """Return the day that is a number of days before a day."""
+    return (date.fromisoformat(day) - timedelta(days=int(days))).isoformat()
+
+
+def _codes(concepts: Json) -> list[tuple[Json, Json]]:
+    return [(one.get("system"), one.get("code")) for one in codings(concepts)]
+
+
+def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
+    """Return a request with the records that it names.
+
+    Args:
+        ask: The request.
+        scene: The scene.
+        values: The valid values of the policies for the department.
+        base_url: Base URL of the server.
+    """
+    recipient = f"Organization/{scene.recipients[ask.recipient]}"
+    return Release(department_of(ask, scene), recipient, ask.purpose, values, scene.now[:10], base_url)
+
+
+def department_of(ask: ReleaseContent, scene: ReleaseScene) -> Concept:
+    """Return the department of a request."""
+    return next(one for one in scene.departments if one.display == ask.department)
+
+
+def _contains(period: Json, day: str) -> bool:
+    """Whether a period contains a day; a missing period contains all days."""
+    if not isinstance(period, dict):
+        return period is None
+    start, end = (str(period.get(name, day))[:10] for name in ("start", "end"))
+    return start <= day <= end
+
+
+def _list(value: Json) -> Sequence[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(one.record for one in entries)

@@ -1,0 +1,325 @@
+"""Tasks P4-1 and P4-2: critical results under the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.p4_critical_results.judge import CriticalJudge
+from fhir_gym.tasks.packs.shift.p4_critical_results.rules import (
+    MISTAKES,
+    NOTICE,
+    ON_CALL,
+    TIME_OF_SPECIMEN,
+    VOID,
+    CriticalContent,
+    CriticalRequest,
+    CriticalScene,
+    Department,
+    Due,
+    age_on,
+    hospital_resources,
+    results_due,
+    supposed_results,
+)
+from fhir_gym.tasks.packs.shift.p4_critical_results.scene import draw_hospital
+from fhir_gym.tasks.packs.shift.p4_critical_results.tests import (
+    CHILD_AGE,
+    CRITICAL,
+    MINUTES,
+    PRIORITY,
+    TEST_OF,
+    conversions,
+    is_critical,
+)
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
+from fhir_gym.types import Json, Resource
+
+_MISTAKES = 2
+"""Number of mistakes that should change the result of a request."""
+_HOURS = (8, 12, 18, 24, 30, 36, 48, 60, 72)
+"""How long before the present the new results may begin."""
+_FEWEST_RESULTS = 3
+_SEVERAL = 3
+"""From this number of requests on, a request asks for fewer Tasks."""
+_MOST_DEPARTMENTS = 5
+"""Most requests of one shift, because each is about another department."""
+"""Minimum number of new results."""
+
+
+class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
+    """Create Tasks for critical results for the practitioners on call."""
+
+    key = "P4"
+    title = "Critical results"
+    has_policies = True
+    minutes = 26
+    resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Task": (
+            *("status", "intent", "priority", "code", "focus", "for", "encounter", "owner"),
+            *("restriction", "restriction.period", "restriction.period.end"),
+        )
+    }
+    rules = (
+        "- All requests are about {place} (an Organization). Its departments are the Organizations that are part of it "
+        "(partOf); the code of a department is in type. A result (Observation) belongs to the department that is the "
+        "serviceProvider of its encounter.\n"
+        "- A result is new if it was issued (Observation.issued) after the named time. Only results with the status "
+        "final, amended or corrected count. These codes and units occur; other codes do not count:\n"
+        f"{conversions()}\n"
+        "- Which new results are critical depends on the policies, and on the patient's age on the day (UTC) on which "
+        "the result was issued.\n"
+        f"{validity_rules((CRITICAL,))}\n"
+        "- For each new critical result, create a Task, unless there is one already: a Task with the code "
+        f"{NOTICE.code} whose focus is the result, and whose status is not {', '.join(VOID[:-1])} or {VOID[-1]}.\n"
+        "- The Task has the status requested, the intent order, the priority that the policies say, the code "
+        f"{NOTICE.code} (system {NOTICE.system}), the result as focus, the patient as for, and as owner the "
+        "Practitioner who was on call for the department when the result was issued. restriction.period has only an "
+        "end: the time at which the Task is due. The encounter, authoredOn, a requester, a description and notes may "
+        "be added.\n"
+        f"- A practitioner is on call for a department with an active PractitionerRole (active true) with the code "
+        f"{ON_CALL.code} and the department as organization, from period.start until just before period.end.\n"
+        f'- The outcome is "{DONE}"; if no Task has to be created, it is "{NOTHING_TO_DO}".'
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> CriticalScene:
+        if size.level == 1:
+            return draw_hospital(
+                *(rng, world, ids),
+                departments=2,
+                people=(13,),
+                results=(4, 5, 6, 7),
+                documents=9,
+                tasks_due=(4, 10),
+                amended_at=size.amended_at,
+            )
+        low, high = (9, 21) if size.requests < _SEVERAL else (6, 14)
+        return draw_hospital(
+            rng,
+            world,
+            ids,
+            departments=4 if size.requests < _MOST_DEPARTMENTS else _MOST_DEPARTMENTS,
+            people=(15, 16),
+            results=(8, 9, 10, 11),
+            documents=16,
+            tasks_due=(low * size.requests, high * size.requests),
+            amended_at=size.amended_at,
+        )
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: CriticalScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[CriticalRequest, ...] | None:
+        work = outcomes.count(DONE)
+        low, high = (bound // work for bound in scene.tasks_due)
+        found: list[CriticalRequest] = []
+        for outcome in outcomes:
+            used = [one.ask.department for one in found]
+            left = [one for one in scene.departments if one.service.display not in used]
+            bounds = (low, high) if outcome == DONE else (0, 0)
+            possible = {one: asks for one in left if (asks := _possible(rng, scene, one, bounds))}
+            if not possible:
+                return None
+            chosen = rng.choice([*possible])
+            ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
+            qualifying = tuple(f"Organization/{one.id}" for one in possible)
+            target = f"Organization/{chosen.id}"
+            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
+        return tuple(found)
+
+    @override
+    def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
+        return hospital_resources(scene)
+
+    @override
+    def rule_values(self, scene: CriticalScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: CriticalContent, wording: int) -> str:
+        since = f"{ask.since[:10]} {ask.since[11:16]}"
+        return (
+            f"Please go through the results of {ask.department} since {since}, and see to the critical ones.",
+            f"{ask.department}: was anybody told about the critical results since {since}? Please take care of it.",
+            f"Critical results of {ask.department}, issued after {since}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: CriticalContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        if not known:
+            known["departments"] = yield from _departments(given["place"])
+            known["library"] = yield from read_library((CRITICAL,))
+        department: Resource = known["departments"][ask.department]
+        library: Library = known["library"]
+        organization = f"Organization/{department['id']}"
+        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(given, now))
+        query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
+        found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
+        born = {one["id"]: date.fromisoformat(one["birthDate"]) for one in found if one["resourceType"] == "Patient"}
+        results = [parse_result(one) for one in found if one["resourceType"] == "Observation"]
+        critical = [one for one in results if _needs_task(one, ask.since, values, born[one.patient])]
+        if critical:
+            reported = yield from _reported(critical)
+            critical = [one for one in critical if one.id not in reported]
+        if not critical:
+            return NOTHING_TO_DO
+        query = {"organization": organization, "role": ON_CALL.token, "active": "true", "_count": "200"}
+        duties = yield from search_all("/PractitionerRole", query)
+        for one in critical:
+            owner = next(
+                duty["practitioner"]["reference"]
+                for duty in duties
+                if _moment(duty, "start") <= parse_instant(one.issued) < _moment(duty, "end")
+            )
+            yield Post("/Task", _task(one, owner, values))
+        return DONE
+
+    @override
+    def counterfactuals(self, request: CriticalRequest, scene: CriticalScene) -> list[Resource]:
+        return [*supposed_results(request, scene)] if request.outcome == NOTHING_TO_DO else []
+
+    @override
+    def judge(
+        self, requests: Sequence[CriticalRequest], scene: CriticalScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return CriticalJudge(requests, scene, log).judge(answers)
+
+
+def _possible(
+    rng: random.Random, scene: CriticalScene, department: Department, bounds: tuple[int, int]
+) -> list[CriticalContent]:
+    """Return requests about a department for which a number of results need a Task, in random order."""
+    now = parse_instant(scene.now)
+    results = scene.results_of[department.id]
+    due = results_due(scene, _ask(department, max(_HOURS), now), now)
+    found: list[CriticalContent] = []
+    for hours in rng.sample(_HOURS, len(_HOURS)):
+        ask = _ask(department, hours, now)
+        new = [one for one in results if one.issued > ask.since]
+        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(one.id in due for one in new) <= bounds[1]:
+            found.append(ask)
+    return found
+
+
+def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
+    since = instant(now - timedelta(hours=hours, minutes=15))
+    return CriticalContent(department=department.service.display, since=since)
+
+
+def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
+    """Return the first request about a department whose result the most of the mistakes would change."""
+    earliest = min(asks, key=lambda one: one.since)
+    found = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
+
+    def changed(ask: CriticalContent) -> int:
+        due = {mistake: {id: one for id, (at, one) in all.items() if at > ask.since} for mistake, all in found.items()}
+        return sum(due[mistake] != due[""] for mistake in mistakes)
+
+    return max(asks, key=changed)
+
+
+def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Due]]:
+    """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
+    now = parse_instant(scene.now)
+    if mistake in MISREADINGS:
+        due = results_due(scene, ask, now, scene.library.misread(mistake, now))
+    else:
+        due = results_due(scene, ask, now, mistake=mistake)
+    results = scene.results_of[scene.department(ask.department).id]
+    moments = {one.id: one.taken if mistake == TIME_OF_SPECIMEN else one.issued for one in results}
+    return {id: (moments[id], one) for id, one in due.items()}
+
+
+def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
+    """Look up the departments of a hospital by their names."""
+    found = yield from search_all("/Organization", {"name": place})
+    hospital = next(one for one in found if one["name"] == place)
+    parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
+    return {one["name"]: one for one in parts}
+
+
+def _needs_task(result: LabResult, since: str, values: Mapping[str, str], born: date) -> bool:
+    """Whether a result is new and critical."""
+    child = age_on(born, result.issued) < int(values[CHILD_AGE])
+    return (
+        result.code in TEST_OF
+        and result.status in VALID
+        and result.issued > since
+        and is_critical(values, result.code, Decimal(result.value), child)
+    )
+
+
+def _reported(results: Sequence[LabResult]) -> Generator[Action, Json, set[str]]:
+    """Return the ids of the results for which there is a Task."""
+    query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{one.id}" for one in results), "_count": "200"}
+    found = yield from search_all("/Task", query)
+    return {str(one["focus"]["reference"]).rpartition("/")[2] for one in found if one["status"] not in VOID}
+
+
+def _moment(duty: Resource, name: str) -> datetime:
+    return parse_instant(duty["period"][name])
+
+
+def _task(result: LabResult, owner: str, values: Mapping[str, str]) -> Resource:
+    end = instant(parse_instant(result.issued) + timedelta(minutes=int(values[MINUTES])))
+    return {
+        "resourceType": "Task",
+        "status": "requested",
+        "intent": "order",
+        "priority": values[PRIORITY],
+        "code": {"coding": [{"system": NOTICE.system, "code": NOTICE.code}]},
+        "focus": {"reference": f"Observation/{result.id}"},
+        "for": {"reference": f"Patient/{result.patient}"},
+        "owner": {"reference": owner},
+        "restriction": {"period": {"end": end}},
+    }
+
+
+class CriticalResultsLevel1(StaticShift, requests=CriticalResults(), level=1):
+    """Report the new critical results of one or two departments.
+
+    Starting state: a hospital with two departments, about 80 results of fourteen patients from four days, with all
+        statuses and in two units, and Tasks for some of them. Nine policies say from which values on a result is
+        critical, for adults and for children. Practitioners are on call in turn, and exchange duties.
+    Decoys: void results, similar tests, values that are critical for other ages, by other policies or in another unit;
+        results that were issued before, or for which there is a Task; Tasks that are cancelled or about something
+        else; practitioners who have exchanged their duty.
+    Checks: each critical result has exactly one Task, with the right elements. The score is the share of the results
+        that are right minus the share of wrong Tasks. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class CriticalResultsLevel2(StaticShift, requests=CriticalResults(), level=2):
+    """Report the new critical results of two or three departments.
+
+    Starting state: as at level 1, with four departments, about 300 results of 32 patients, and 16 policies.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (CriticalResultsLevel1, CriticalResultsLevel2)

@@ -1,0 +1,228 @@
+"""Tasks Q1-1 and Q1-2: requests for appointments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
+from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
+from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, overlaps
+from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
+    COMING,
+    BookingContent,
+    BookingJudge,
+    BookingRequest,
+    best_slot,
+    booking_text,
+    coming,
+    fitting_slots,
+)
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Resource
+
+_TRIES = 60
+"""Number of wishes that are drawn for each patient."""
+_MOST_TRIED = 6
+"""Number of patients for whom a request is sought that a mistake would change."""
+
+
+class Bookings(RequestKind[ClinicScene, BookingRequest]):
+    """Book appointments for patients who state their wishes."""
+
+    key = "Q1"
+    title = "Requests for appointments"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
+    depending = (DONE, NO_FREE_TIME)
+    minutes = 6
+    resource_types = ("Patient", "Slot", "Schedule", "Appointment")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
+    }
+    rules = (
+        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
+        "schedule. The service of a slot is the specialty of its schedule.\n"
+        f"{PATIENT_RULE}\n"
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
+        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        "- Otherwise use a free slot (status free) that starts after the present, is for the service, meets every "
+        "wish, and does not overlap an appointment of the patient with status booked, pending or arrived. Among "
+        "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
+        f"family name comes first in the alphabet; then the one with the lower id. {WISHES} If there is no such slot, "
+        f'the outcome is "{NO_FREE_TIME}".\n'
+        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
+        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
+        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ClinicScene:
+        if size.level == 1:
+            return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
+        people = size.groups((13, 14), 14)
+        return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=9, services=3, days=7, per_day=6)
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[BookingRequest, ...] | None:
+        calendar = Calendar.at_start(scene)
+        names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
+        found: list[BookingRequest] = []
+
+        def add(outcome: str, *, depends: bool) -> bool:
+            used = [one.ask.patient for one in found]
+            left = [name for name in names[outcome] if name not in used]
+            mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
+            tried = left if depends else left[:_MOST_TRIED]
+            drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in tried)
+            request = next((one for one in drawn if one is not None), None)
+            if request is None and mistake and not depends:
+                drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
+                request = next((one for one in drawn if one is not None), None)
+            if request is None:
+                return False
+            found.append(request)
+            if outcome == DONE:
+                slot = best_slot(calendar, request.ask, request.patients[0])
+                assert slot is not None
+                calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
+            return True
+
+        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+
+    @override
+    def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
+        return clinic_resources(scene, world)
+
+    @override
+    def rule_values(self, scene: ClinicScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: BookingContent, wording: int) -> str:
+        return booking_text(ask, wording)
+
+    @override
+    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = f"Patient/{patients[0]['id']}"
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+        place: PlaceRecords = known["place"]
+        present = instant(now)
+        mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
+        coming = [one for one in mine if one["status"] in COMING and one["start"] > present]
+        if any(place.service_of(one) == ask.service for one in coming):
+            return ALREADY_DONE
+        query = {"schedule.actor": place.place, "start": f"gt{present}", "status": "free", "_count": "200"}
+        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        for _ in range(MOST_BOOKINGS):
+            slots = yield from search_all("/Slot", query)
+            fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
+            if not fitting:
+                break
+            if (yield from place.book(place.first(fitting), patient)):
+                return DONE
+        return NO_FREE_TIME
+
+    @override
+    def counterfactuals(self, request: BookingRequest, scene: ClinicScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        return [*fitting_slots(request, scene)] if len(request.patients) == 1 else []
+
+    @override
+    def judge(
+        self, requests: Sequence[BookingRequest], scene: ClinicScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return BookingJudge(requests, scene, log).judge(answers)
+
+
+def _draw_request(
+    rng: random.Random, calendar: Calendar, name: Named, outcome: str, mistake: str = ""
+) -> BookingRequest | None:
+    """Draw wishes of a patient until they have an outcome, which the mistake would change.
+
+    Returns None if that does not happen.
+    """
+    people = calendar.scene.people
+    ids = ids_of(name, people)
+    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
+    for _ in range(_TRIES):
+        ask = _draw_ask(rng, calendar, name)
+        if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):
+            continue
+        if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
+            return BookingRequest(ask=ask, outcome=outcome, patients=ids, **target_among(ids, people))
+    return None
+
+
+def _outcome(ask: BookingContent, patient: str, calendar: Calendar) -> str:
+    """Return the outcome of an ask; an empty text if nobody meets the wishes, or one of them makes no difference."""
+    if not any(ask.wants(one) for one in calendar.scene.practitioners):
+        return ""  # without a practitioner, there is no slot that the agent could have looked for
+    if coming(calendar, ask, patient):
+        return ALREADY_DONE
+    best = best_slot(calendar, ask, patient)
+    if best is None:
+        return NO_FREE_TIME
+    return DONE if all(best_slot(calendar, one, patient) != best for one in ask.without_one_wish()) else ""
+
+
+def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingContent:
+    """Draw a service and one to three wishes."""
+    scene = calendar.scene
+    wishes = draw_time_wishes(rng, parse_instant(calendar.scene.now).date()) | {
+        "language": rng.choice(sorted(LANGUAGES)),
+        "gender": rng.choice(("female", "male")),
+    }
+    chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
+    service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
+    return BookingContent(patient=name, service=service, **{one: wishes[one] for one in chosen})
+
+
+class BookingsLevel1(StaticShift, requests=Bookings(), level=1):
+    """Handle four or five requests for appointments.
+
+    Starting state: a place with five practitioners of two services, who speak different languages, and about two weeks
+        of slots of several lengths and statuses. There are fifteen patients with similar names; three of them share
+        name and date of birth with another patient. Each patient has up to three appointments. The requests are chosen
+        at random among those for which every wish makes a difference.
+    Decoys: earlier slots that miss one wish, are not free or overlap an appointment of the patient.
+    Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
+        outcome, and lookups that would have shown the opposite. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class BookingsLevel2(StaticShift, requests=Bookings(), level=2):
+    """Handle ten to fourteen requests for appointments that compete for slots.
+
+    Starting state: as at level 1, with nine practitioners of three services, about 400 slots and 24 patients.
+    Decoys: as at level 1, and slots that earlier requests take.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (BookingsLevel1, BookingsLevel2)

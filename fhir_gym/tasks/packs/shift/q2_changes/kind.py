@@ -1,0 +1,335 @@
+"""Tasks Q2-1 and Q2-2: requests to cancel or move appointments or to record missed ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, parse_instant, reference
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, patients_called, search_all, update
+from fhir_gym.tasks.packs.shift.outcomes import (
+    ALREADY_DONE,
+    DONE,
+    NO_FREE_TIME,
+    NO_SUCH_PATIENT,
+    NOT_ALLOWED,
+    NOTHING_TO_DO,
+    SEVERAL_PATIENTS,
+)
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
+from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.q2_changes.rules import (
+    ACTIVE,
+    ENDED_AS,
+    ChangeContent,
+    ChangeJudge,
+    ChangeRequest,
+    missing_visit,
+    new_slot,
+    outcome_of,
+    slots_for_move,
+)
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Json, Resource
+
+_TRIES = 40
+_MOST_MOVES = 0.5
+"""Share of the requests that may be moves, which need the most actions."""
+
+
+class Changes(RequestKind[ClinicScene, ChangeRequest]):
+    """Cancel or move appointments, or record that a patient missed one."""
+
+    key = "Q2"
+    title = "Changes of appointments"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_TO_DO, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+    depending = (DONE, NO_FREE_TIME)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 4), 2: (10, 12)})
+    resource_types = ("Patient", "Practitioner", "Appointment", "Slot")
+    rules = (
+        f"{PATIENT_RULE}\n"
+        "- A request means the patient's appointment with the named practitioner that starts on the named day (UTC). "
+        f'If there is no such appointment, the outcome is "{NOTHING_TO_DO}". If the appointment already has the status '
+        f'that is asked for (cancelled, or noshow if the patient missed it), the outcome is "{ALREADY_DONE}". If it '
+        f'has any status other than booked or pending, the outcome is "{NOTHING_TO_DO}".\n'
+        "- A booked or pending appointment that has started cannot be cancelled or moved, and one that has not started "
+        f'cannot be missed: the outcome is "{NOT_ALLOWED}".\n'
+        "- To cancel: set the appointment's status to cancelled (a reason may be added), and the status of its slot to "
+        "free. If the patient missed the appointment: set its status to noshow, and leave the slot as it is.\n"
+        "- To move: use a free slot (status free) of the same practitioner that starts after the present, is at least "
+        "as long as the present slot, meets every wish, and does not overlap another appointment of the patient with "
+        "status booked, pending or arrived. Among several, take the one that starts first, even if that is earlier "
+        f"than the present time of the appointment; then the one with the lower id. {WISHES} If there is no such slot, "
+        f'the outcome is "{NO_FREE_TIME}", and the appointment stays as it is. Otherwise give the same Appointment the '
+        "new slot and its start and end, set the new slot to busy and the old slot to free. Slots that an earlier "
+        "request has freed count as free."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> ClinicScene:
+        if size.level == 1:
+            return draw_clinic(rng, world, ids, people=(16,), twins=3, practitioners=3, services=2, days=4, per_day=6)
+        people = size.groups((13, 14), 12)
+        return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=6, services=3, days=7, per_day=7)
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: ClinicScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[ChangeRequest, ...] | None:
+        calendar = Calendar.at_start(scene)
+        found: list[ChangeRequest] = []
+        chained = dependent is None
+
+        def add(outcome: str, *, depends: bool) -> bool:
+            nonlocal chained
+            used = [one.ask.patient for one in found]
+            moves = sum(one.ask.change == "move" for one in found)
+            kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
+            if outcome == DONE and not chained:
+                kinds.remove("missed")  # it frees no slot
+            if outcome == NO_FREE_TIME or depends:
+                kinds = ["move"]
+            names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
+            mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
+            mistake = EARLIER_REQUESTS_IGNORED if depends else mistake
+            drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
+            request = next((one for one in drawn if one is not None), None)
+            if request is None and not depends:
+                drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
+                request = next((one for one in drawn if one is not None), None)
+            if request is None:
+                return False
+            chained |= depends
+            found.append(request)
+            if outcome == DONE:
+                _apply(request, calendar)
+            return True
+
+        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+
+    @override
+    def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
+        return clinic_resources(scene, world)
+
+    @override
+    def text(self, ask: ChangeContent, wording: int) -> str:
+        who = f"{ask.patient.given} {ask.patient.family}"
+        born, doctor = ask.patient.birth_date, f"Dr. {ask.given} {ask.family}"
+        words = {
+            "cancel": (
+                f"{who}, born {born}, cannot see {doctor} on {ask.day}. Please cancel the appointment.",
+                f"Please cancel the appointment of {who} (date of birth {born}) with {doctor} on {ask.day}.",
+                f"Cancellation: {who}, {born}, {doctor}, {ask.day}.",
+            ),
+            "move": (
+                f"{who}, born {born}, cannot see {doctor} on {ask.day} at the agreed time. Please find another one.",
+                f"Please move the appointment of {who} (date of birth {born}) with {doctor} on {ask.day}.",
+                f"New time needed: {who}, {born}, {doctor}, now on {ask.day}.",
+            ),
+            "missed": (
+                f"{who}, born {born}, did not come to {doctor} on {ask.day}. Please record that.",
+                f"Please record that {who} (date of birth {born}) missed the appointment with {doctor} on {ask.day}.",
+                f"Missed: {who}, {born}, {doctor}, {ask.day}.",
+            ),
+        }
+        return " ".join([words[ask.change][wording], *ask.in_words()])
+
+    @override
+    def solve(self, ask: ChangeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        doctor = f"{ask.given} {ask.family}"
+        if doctor not in known:
+            known[doctor] = yield from _practitioner_and_schedule(ask)
+        practitioner, schedule = known[doctor]
+        query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
+        found = yield from search_all("/Appointment", query)
+        mine = [one for one in found if one["resourceType"] == "Appointment"]
+        slots = {f"Slot/{one['id']}": one for one in found if one["resourceType"] == "Slot"}
+        meant = [one for one in mine if one["start"][:10] == ask.day and practitioner in _actors(one)]
+        present = instant(now)
+        if not meant:
+            return NOTHING_TO_DO
+        (appointment,) = meant[:1]
+        if appointment["status"] not in ACTIVE:
+            return ALREADY_DONE if appointment["status"] == ENDED_AS.get(ask.change) else NOTHING_TO_DO
+        if (appointment["start"] <= present) != (ask.change == "missed"):
+            return NOT_ALLOWED
+        old = slots[appointment["slot"][0]["reference"]]
+        if ask.change != "move":
+            yield Put(f"/Appointment/{appointment['id']}", {**appointment, "status": ENDED_AS[ask.change]})
+            if ask.change == "cancel":
+                yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
+            return DONE
+        free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
+        others = [one for one in mine if one["status"] in OCCUPIED and one["id"] != appointment["id"]]
+        for _ in range(MOST_BOOKINGS):
+            found = yield from search_all("/Slot", free)
+            long = [one for one in found if minutes_of(one) >= minutes_of(old) and not overlaps(one, others)]
+            fitting = [one for one in long if ask.suits(one["start"], minutes_of(one))]
+            if not fitting:
+                break
+            new = min(fitting, key=lambda one: (one["start"], one["id"]))
+            taken = yield update(new, status="busy")
+            if not is_refused(taken):
+                moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
+                yield Put(f"/Appointment/{appointment['id']}", {**appointment, **moved})
+                yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
+                return DONE
+        return NO_FREE_TIME
+
+    @override
+    def counterfactuals(self, request: ChangeRequest, scene: ClinicScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        if len(request.patients) > 1:
+            return []
+        if not request.visit:
+            return [*missing_visit(request, scene)]
+        return [*slots_for_move(request, scene)] if request.ask.change == "move" else []
+
+    @override
+    def judge(
+        self, requests: Sequence[ChangeRequest], scene: ClinicScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return ChangeJudge(requests, scene, log).judge(answers)
+
+
+def _draw_request(
+    rng: random.Random, calendar: Calendar, name: Named, outcome: str, kinds: Sequence[str], mistake: str = ""
+) -> ChangeRequest | None:
+    """Draw a change of a patient's appointment until it has an outcome, which the mistake would change.
+
+    Returns None if that does not happen.
+    """
+    scene = calendar.scene
+    ids = ids_of(name, scene.people)
+    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
+    mine = [one for one in scene.visits if one.patient in ids]
+    for _ in range(_TRIES):
+        visit, ask = _draw_change(rng, calendar, name, mine, rng.choice(kinds))
+        if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
+            continue
+        if len(ids) != 1 or _outcome(ask, visit, calendar, mine) == outcome:
+            return ChangeRequest(
+                ask=ask, outcome=outcome, patients=ids, visit=visit.id if visit else "", **_aimed_at(ids, visit, scene)
+            )
+    return None
+
+
+def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> dict[str, Any]:
+    """Return the fields `target` and `qualifying`: only patients with such an appointment qualify."""
+    aimed = target_among(ids, scene.people)
+    if aimed and visit is not None:
+        kind = (visit.status in ACTIVE, visit.slot.start > scene.now)
+        able = {
+            f"Patient/{one.patient}"
+            for one in scene.visits
+            if (one.status in ACTIVE, one.slot.start > scene.now) == kind
+        }
+        aimed["qualifying"] = tuple(one for one in aimed["qualifying"] if one in able)
+    return aimed
+
+
+def _draw_change(
+    rng: random.Random, calendar: Calendar, name: Named, mine: Sequence[Visit], change: str
+) -> tuple[Visit | None, ChangeContent]:
+    """Draw an appointment of the patient, or the practitioner and the day of another patient's; and what to change."""
+    scene = calendar.scene
+    chosen = rng.choice(mine) if mine and rng.random() < 0.75 else rng.choice(scene.visits)
+    person, day = scene.by_schedule()[chosen.slot.schedule].person, chosen.slot.start[:10]
+    wishes: dict[str, Any] = {}
+    if change == "move":
+        drawn = draw_time_wishes(rng, parse_instant(calendar.scene.now).date())
+        wishes = {one: drawn[one] for one in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
+    ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
+    there = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (chosen.slot.schedule, day)]
+    return (there[0] if there else None), ask
+
+
+def _outcome(ask: ChangeContent, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
+    """Return the outcome of an ask; an empty text if it is ambiguous or one of its wishes makes no difference."""
+    if visit is None:
+        return NOTHING_TO_DO
+    day = visit.slot.start[:10]
+    same = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (visit.slot.schedule, day)]
+    outcome = outcome_of(ask, visit, calendar)
+    if len(same) != 1 or outcome != DONE or ask.change != "move":
+        return outcome if len(same) == 1 else ""
+    best = new_slot(ask, visit, calendar)
+    return DONE if all(new_slot(one, visit, calendar) != best for one in ask.without_one_wish()) else ""
+
+
+def _apply(request: ChangeRequest, calendar: Calendar) -> None:
+    """Change the calendar as the request asks."""
+    visit = next(one for one in calendar.scene.visits if one.id == request.visit)
+    slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)
+    if request.ask.change == "move":
+        slot = new_slot(request.ask, visit, calendar)
+        assert slot is not None
+        slots, calendar.status[slot.id] = (slot,), "busy"
+    if request.ask.change != "missed":
+        calendar.status[visit.slot.id] = "free"
+    calendar.visits[visit.id] = Booked(visit.patient, slots, status)
+
+
+def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:
+    """Look up a practitioner by name, and the schedule."""
+    query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
+    found = yield from search_all("/Schedule", query)
+    people = [one for one in found if one["resourceType"] == "Practitioner"]
+    practitioner = next(f"Practitioner/{one['id']}" for one in people if has_name(one, ask.given, ask.family))
+    schedules = [one for one in found if one["resourceType"] == "Schedule"]
+    return practitioner, next(f"Schedule/{one['id']}" for one in schedules if practitioner in _references(one["actor"]))
+
+
+def _actors(appointment: Resource) -> Iterator[str]:
+    return _references([one["actor"] for one in appointment["participant"]])
+
+
+def _references(values: Sequence[Resource]) -> Iterator[str]:
+    return (one["reference"] for one in values)
+
+
+class ChangesLevel1(StaticShift, requests=Changes(), level=1):
+    """Handle four requests to cancel or move appointments or to record missed ones.
+
+    Starting state: a place with three practitioners, about two weeks of slots, and nineteen patients with similar names
+        who have up to three appointments each, past and coming, with all statuses.
+    Decoys: other appointments of the patient; appointments that are over, cancelled or missed already; slots that are
+        too short, not free or miss a wish.
+    Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
+        outcome, and lookups that would have shown the opposite. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class ChangesLevel2(StaticShift, requests=Changes(), level=2):
+    """Handle ten to twelve requests to cancel or move appointments, which free slots for each other.
+
+    Starting state: as at level 1, with six practitioners, about 350 slots and 31 patients.
+    Decoys: as at level 1, and slots that earlier requests free or take.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (ChangesLevel1, ChangesLevel2)

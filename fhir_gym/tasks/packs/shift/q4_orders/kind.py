@@ -1,0 +1,406 @@
+"""Tasks Q4-1 and Q4-2: requests to order drugs and tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import product
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, codings, instant
+from fhir_gym.tasks.packs.shift.charts import (
+    CHART_UPDATES,
+    CREATININE,
+    CREATININE_MOLAR,
+    DECOYS,
+    PREGNANT,
+    VALID,
+    WEIGHT,
+    ChartSceneSampler,
+    EarlierOrder,
+    OrdersScene,
+    chart_resources,
+    order_resource,
+)
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    draw_patients,
+    drawn_by_patient,
+    names_for,
+    target_among,
+)
+from fhir_gym.tasks.packs.shift.q4_orders.rules import (
+    CAUSES,
+    DUPLICATE_DAYS,
+    Charts,
+    Decision,
+    OrderContent,
+    OrderJudge,
+    OrderRequest,
+)
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.types import Json, Resource
+
+_DRUGS = 0.65
+"""Probability that a request is for a drug if both drugs and tests qualify."""
+_SAME_PATIENT = 0.4
+"""Probability that a request is about the patient of an earlier request if such a request qualifies."""
+_CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
+_NO_LIMIT, _NEW = 1e9, "new-"
+_LIMITED = MappingProxyType({DONE: 2, NOT_ALLOWED: 4.5})
+"""By outcome: the probability that rather a limit of the creatinine or of the age of orders decides than another rule,
+times the number of requests."""
+
+
+class Orders(RequestKind[OrdersScene, OrderRequest]):
+    """Order drugs and tests for patients."""
+
+    key = "Q4"
+    title = "Orders of drugs and tests"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    depending = (ALREADY_DONE, NOT_ALLOWED)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 13)})
+    resource_types = (
+        *("Patient", "Observation", "AllergyIntolerance", "Condition"),
+        *("MedicationRequest", "ServiceRequest"),
+    )
+    requested_elements = ORDER_ELEMENTS
+    status_updates: ClassVar[StatusUpdates] = {
+        **CHART_UPDATES,
+        "orders": ("status", {"active": "completed", "on-hold": "active"}),
+    }
+    rules = (
+        "- These drugs and tests can be ordered. The list gives the code, the class and the dose of a drug, and what "
+        "depends on the creatinine or on a pregnancy:\n"
+        "{items}\n"
+        f"{PATIENT_RULE}\n"
+        "- If the patient already has an order for the same drug or test with intent order, status active or completed "
+        f'and an authoredOn in the last {DUPLICATE_DAYS} days, the outcome is "{ALREADY_DONE}". Orders of drugs are '
+        "MedicationRequests, orders of tests ServiceRequests; they are the same if their codes are.\n"
+        f'- Otherwise the outcome is "{NOT_ALLOWED}" if one of these is true: (1) A drug is requested, and the patient '
+        "has an order, of whatever date, with intent order and status active for another drug of the same class. (2) A "
+        "drug is requested, and the patient has an active allergy to it or to another drug of its class: an "
+        "AllergyIntolerance for that drug with type allergy, clinicalStatus active and a verificationStatus other than "
+        "refuted. (3) The list does not allow it in pregnancy, and the patient is pregnant: a Condition with the "
+        f"SNOMED CT code {PREGNANT.code}, clinicalStatus active and verificationStatus confirmed. (4) By the "
+        "list, it is not allowed at the patient's creatinine. (5) A drug is requested, and the patient has no valid "
+        "weight. (6) The list names a creatinine for it, whether to halve the dose or not to allow it, and the patient "
+        "has no valid creatinine.\n"
+        "- Results are Observations. Valid are those with status final, amended or corrected. The latest valid result "
+        "(by effectiveDateTime) decides, however old it is. The weight has the LOINC code "
+        f"{WEIGHT.code}, in kilograms or pounds (1 lb is {KG_PER_POUND} kg). The creatinine has the LOINC code "
+        f"{CREATININE.code} in mg/dL or {CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the "
+        "latest of both counts.\n"
+        "- The dose is the weight times the dose per kg: the one of the list, or half of it if the list says so at the "
+        "patient's creatinine. The dose is at most the maximum of the list, which is never halved. Then round it down "
+        "to a multiple of 5 mg.\n"
+        "- To order, create one MedicationRequest or ServiceRequest with status active, intent order, the patient as "
+        "subject, today's date as authoredOn (with or without a time) and the code of the list and no other code, in "
+        f"medicationCodeableConcept or code. {DOSE_RULE}"
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> OrdersScene:
+        groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 5) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
+        people = draw_patients(rng, world, ids, groups, twins)
+        formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
+        return ChartSceneSampler(rng, world, ids, formulary).scene(people, results, orders)
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: OrdersScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[OrderRequest, ...] | None:
+        chooser = _Chooser(rng, scene, instant(world.now), len(outcomes))
+        for place, outcome in enumerate(outcomes):
+            request = chooser.choose(outcome, depends=place == dependent)
+            if request is None:
+                return None
+            chooser.found.append(request)
+        return tuple(chooser.found)
+
+    @override
+    def resources(self, scene: OrdersScene, world: World) -> list[Resource]:
+        return chart_resources(scene)
+
+    @override
+    def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:
+        items = "\n".join(one.line for one in scene.formulary.items)
+        return {"items": items, "formulary": scene.formulary.model_dump_json()}
+
+    @override
+    def text(self, ask: OrderContent, wording: int) -> str:
+        who = ask.patient
+        return (
+            f"Please order {ask.item} for {who.given} {who.family}, born {who.birth_date}.",
+            f"{who.given} {who.family} (date of birth {who.birth_date}) needs {ask.item}.",
+            f"For {who.given} {who.family}, {who.birth_date}: {ask.item}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: OrderContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        formulary = Formulary.model_validate_json(given["formulary"])
+        item, patient = formulary.named(ask.item), str(patients[0]["id"])
+        outcome = yield from _refusal(item, formulary, patient, now)
+        if outcome:
+            return outcome
+        dose = yield from _dose(item, patient)
+        if dose is None:
+            return NOT_ALLOWED
+        yield Post(f"/{item.resource_type}", order_resource(item, patient, instant(now)[:10], dose))
+        return DONE
+
+    @override
+    def counterfactuals(self, request: OrderRequest, scene: OrdersScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        charts = Charts(scene, scene.now)
+        item = scene.formulary.named(request.ask.item)
+        return charts.missing_results(item, request.patients[0]) if len(request.patients) == 1 else []
+
+    @override
+    def right_end(self, request: OrderRequest, scene: OrdersScene) -> tuple[str, str] | None:
+        item = scene.formulary.named(request.ask.item)
+        decision = Charts(scene, scene.now).decide(item, request.patients[0], scene.orders)
+        return (decision.outcome, str(decision.dose)) if decision.settled else None
+
+    @override
+    def judge(
+        self, requests: Sequence[OrderRequest], scene: OrdersScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return OrderJudge(requests, scene, log, answers).judge()
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The scene.
+        now: Current time, an instant.
+        count: Number of requests.
+    """
+
+    def __init__(self, rng: random.Random, scene: OrdersScene, now: str, count: int) -> None:
+        self._count = count
+        self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
+        self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
+        self._orders: dict[str, list[EarlierOrder]] = {}
+        for order in scene.orders:
+            self._orders.setdefault(order.patient, []).append(order)
+        self._decisions: dict[tuple[str, str], Decision] = {}
+        self._ids: dict[Named, list[str]] = {}
+        for one in scene.people:
+            self._ids.setdefault(Named.of(one), []).append(one.id)
+        self.found: list[OrderRequest] = []
+
+    def choose(self, outcome: str, *, depends: bool) -> OrderRequest | None:
+        """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
+        preferred, others = self._asks(outcome)
+        for asks, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
+            fitting = [one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)]
+            if fitting:
+                again = self._about_earlier_patients(fitting)
+                request = drawn_by_patient(self._rng, again or fitting)
+                if again or depends:  # who is asked about again was drawn among all patients before
+                    request = request.model_copy(update=target_among(request.patients, self._scene.people))
+                if outcome == DONE:
+                    self._add(request)
+                return request
+        return None
+
+    def _qualifies(self, request: OrderRequest, wanted: str) -> bool:
+        """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
+        if self._repeats(request) or len(request.patients) != 1:
+            return not self._repeats(request)
+        decision = self._decide(request)
+        right = decision.outcome == request.outcome and decision.settled
+        return right and (not wanted or self._has(request, decision, wanted))
+
+    def _wanted(self, outcome: str) -> Sequence[str]:
+        """Return causes or decoys in random order; a request with the first of them is preferred."""
+        if outcome == NOT_ALLOWED:
+            causes = self._rng.sample(CAUSES, len(CAUSES))
+            return (
+                sorted(causes, key=lambda one: one != _CREATININE)
+                if self._rng.random() * self._count < _LIMITED[outcome]
+                else causes
+            )
+        if outcome != DONE:
+            return [""]
+        limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
+        return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
+
+    def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
+        """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
+        if request.outcome != DONE and wanted in CAUSES:
+            return [one.name for one in decision.causes] == [wanted]
+        decoys, orders = self._decoys.get(wanted, self._charts), self._orders.get(request.patients[0], [])
+        item = decoys.items[request.ask.item]
+        if wanted == _ORDERS:
+            orders = [one.as_if_valid(self._now) for one in orders]
+        elif wanted == _OLD_ORDERS:
+            orders = [one.model_copy(update={"written": self._now}) for one in orders]
+        elif wanted == _CREATININE:
+            item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
+        elif wanted == _OWN_ORDERS:
+            orders = [one for one in orders if not one.id.startswith(_NEW)]
+        other = decoys.decide(item, request.patients[0], orders)
+        return (other.outcome, other.dose) != (decision.outcome, decision.dose)
+
+    def _asks(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
+        """Return what may be asked: either drugs or tests, and the rest."""
+        rng, formulary = self._rng, self._scene.formulary
+        names = names_for(rng, self._scene.people, outcome)
+        drugs, tests = (
+            [OrderContent(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
+        )
+        return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
+
+    def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
+        """Return sometimes those of the requests that are about the patients of earlier ones."""
+        asked = [one.patients for one in self.found if len(one.patients) == 1]
+        return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
+
+    def _requests(self, asks: Iterable[OrderContent], outcome: str) -> Iterator[OrderRequest]:
+        for ask in asks:
+            ids = tuple(self._ids.get(ask.patient, ()))
+            yield OrderRequest(ask=ask, outcome=outcome, patients=ids)
+
+    def _decide(self, request: OrderRequest) -> Decision:
+        key = (request.ask.item, request.patients[0])
+        if key not in self._decisions:
+            self._decisions[key] = self._charts.decide(self._charts.items[key[0]], key[1], self._orders.get(key[1], ()))
+        return self._decisions[key]
+
+    def _repeats(self, request: OrderRequest) -> bool:
+        """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
+        same = (one for one in self.found if one.patients == request.patients)
+        earlier = [one.outcome for one in same if one.ask == request.ask]
+        return bool(earlier) and (request.outcome != ALREADY_DONE or earlier != [DONE])
+
+    def _add(self, request: OrderRequest) -> None:
+        patient = request.patients[0]
+        new = EarlierOrder(
+            id=f"{_NEW}{len(self.found)}",
+            patient=patient,
+            item=request.ask.item,
+            status="active",
+            intent="order",
+            written=self._now,
+            dose=0,
+        )
+        self._orders.setdefault(patient, []).append(new)
+        self._decisions = {key: one for key, one in self._decisions.items() if key[1] != patient}
+
+
+def _refusal(item: Item, formulary: Formulary, patient: str, now: datetime) -> Generator[Action, Json, str]:
+    """Look for what forbids an order, except for results; return the outcome, or an empty text."""
+    orders = yield from _of(patient, item.resource_type)
+    orders = [one for one in orders if one["intent"] == "order"]
+    since = instant(now - timedelta(days=DUPLICATE_DAYS))
+    for one in orders:
+        if _is_for(one, item) and one["status"] in ("active", "completed") and one["authoredOn"] >= since:
+            return ALREADY_DONE
+    if item.group:
+        group = [one for one in formulary.drugs if one.group == item.group]
+        if any(one["status"] == "active" and _is_for(one, *group) and not _is_for(one, item) for one in orders):
+            return NOT_ALLOWED
+        allergies = yield from _of(patient, "AllergyIntolerance")
+        if any(one["type"] == "allergy" and _is_active(one) and _is_for(one, *group) for one in allergies):
+            return NOT_ALLOWED
+    if not item.pregnancy:
+        conditions = yield from _of(patient, "Condition", code=PREGNANT.token)
+        if any(_is_active(one) and _code(one["verificationStatus"]) == "confirmed" for one in conditions):
+            return NOT_ALLOWED
+    return ""
+
+
+def _dose(item: Item, patient: str) -> Generator[Action, Json, int | None]:
+    """Look up the results that an order needs, and return the dose, 0 for a test; None if it is not allowed."""
+    if not item.group and not item.limit:
+        return 0
+    codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
+    found = yield from _of(patient, "Observation", code=codes)
+    valid = sorted((one for one in found if one["status"] in VALID), key=lambda one: one["effectiveDateTime"])
+    weights = [_amount(one) for one in valid if _code(one["code"]) == WEIGHT.code]
+    creatinines = [_amount(one) for one in valid if _code(one["code"]) != WEIGHT.code]
+    if (item.group and not weights) or (item.limit and not creatinines):
+        return None
+    above = bool(item.limit) and creatinines[-1] > item.limit
+    if above and not item.halved:
+        return None
+    return item.dose(weights[-1], above) if item.group else 0
+
+
+def _of(patient: str, resource_type: str, **more: str) -> Found:
+    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", **more, "_count": "200"}))
+
+
+def _code(concept: Json) -> str:
+    return next(str(one["code"]) for one in codings(concept))
+
+
+def _is_for(record: Resource, *items: Item) -> bool:
+    concept = record.get("medicationCodeableConcept", record.get("code"))
+    return _code(concept) in {one.code for one in items}
+
+
+def _is_active(record: Resource) -> bool:
+    """Whether an allergy or a condition is active and not refuted."""
+    status = record.get("clinicalStatus")
+    return status is not None and _code(status) == "active" and _code(record["verificationStatus"]) != "refuted"
+
+
+def _amount(result: Resource) -> float:
+    quantity = result["valueQuantity"]
+    factor = {"[lb_av]": KG_PER_POUND, "umol/L": 1 / UMOL_PER_MG}.get(quantity["code"], 1)
+    return float(quantity["value"] * factor)
+
+
+class OrdersLevel1(StaticShift, requests=Orders(), level=1):
+    """Handle five requests to order a drug or a test.
+
+    Starting state: sixteen patients with similar names; two of them share name and date of birth with another patient.
+        Each patient has allergies and intolerances, diagnoses, weights and creatinines, and earlier orders. The list of
+        drugs and tests, their doses and their limits are drawn for each variation. The requests are chosen at random
+        among those with a result that is not close to a limit.
+    Decoys: results in another unit, results that are newer but not valid, inactive or refuted allergies and
+        pregnancies, orders that are old, planned or cancelled, and drugs of the same class.
+    Checks: each request is judged against the orders that the agent met when it wrote. A declined request needs its
+        outcome, and the record that shows the cause or a lookup of the missing one. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class OrdersLevel2(StaticShift, requests=Orders(), level=2):
+    """Handle ten to thirteen requests, of which some are about the same patient or ask for the same a second time.
+
+    Starting state: as at level 1, with 30 patients, ten drugs, and up to 48 results and ten orders for each patient.
+    Decoys: as at level 1, and orders that the agent itself has written for earlier requests.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (OrdersLevel1, OrdersLevel2)

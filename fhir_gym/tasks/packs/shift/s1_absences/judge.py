@@ -1,0 +1,226 @@
+"""The judgement of absences, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from typing_extensions import override
+
+from fhir_gym.tasks.grading import differences, same_moment
+from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge
+from fhir_gym.tasks.packs.shift.clinic import ClinicSlot
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.s1_absences.rules import (
+    CLOSED,
+    WAITING,
+    AbsenceCalendar,
+    AbsenceRequest,
+    AbsenceScene,
+    supposed_records,
+)
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.types import Json, Resource
+
+
+class AbsenceJudge(CalendarJudge[AbsenceRequest]):
+    """Judges absences against the calendars that the agent met.
+
+    Within an absence, each appointment is judged as if the agent had handled the appointments in the order of the
+    rules, wherever it has put the earlier ones. The slot that the rules choose without any mistake is right too.
+
+    Args:
+        requests: The requests.
+        scene: The places.
+        log: What the agent wrote and looked up.
+    """
+
+    def __init__(self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog) -> None:
+        super().__init__(requests, scene, log)
+        self.places = scene
+
+    @override
+    def claim(self, request: AbsenceRequest) -> frozenset[str]:
+        person = self.places.by_schedule()[request.schedule].person.id
+        schedules = {one.schedule for one in self.places.practitioners if one.person.id == person}
+        visits = [one for one in self.places.visits if one.slot.schedule in schedules]
+        written = {one.record for one in self.log.writes_of_agent}
+        slots = {one.id for one in self.places.slots if one.schedule in schedules and request.ask.covers(one.start)}
+        slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
+        slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
+        slots |= {one.id for one in self._without_mistakes[self.requests.index(request)].values() if one}
+        return frozenset({*(f"Appointment/{one.id}" for one in visits), *(f"Slot/{id}" for id in slots)})
+
+    def _slots_given(self, appointment: str) -> set[str]:
+        """Return the ids of the slots that the agent gave to an appointment at any time."""
+        written = (one.after for one in self.log.writes_of_agent if one.record == appointment)
+        return {id for one in written for id in self.slot_ids(one)} & self.slots.keys()
+
+    @override
+    def judge_one(self, number: int, answer: str) -> Judgement:
+        request, claimed = self.requests[number], self.claimed[number]
+        appointments, closing = self._due[number]
+        surplus = [
+            RecordVerdict(one, "changed", harmed=one in self.log.changed, due=False)
+            for one in sorted(self._surplus(number))
+        ]
+        if not appointments and not closing:
+            supposed = supposed_records(request, self.places)
+            right = answer == NOTHING_TO_DO and all(self.log.lookups_of(one) for one in supposed)
+            return Judgement.declined(request, answer, right, claimed, harmed=bool(surplus))
+        found = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
+        return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        """For each request, the number of the agent's first write for it."""
+        found: list[int] = []
+        for request in self.requests:
+            slots = {one.id for one in self.places.slots if self._is_in(one, request)}
+            visits = {f"Appointment/{one.id}" for one in self.places.visits if one.slot.id in slots}
+            slots |= {id for one in visits for id in self._slots_given(one)}
+            found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
+        return found
+
+    def _first_of(self, records: Collection[str]) -> int:
+        """Return the number of the agent's first write on some records; the number of all writes if there is none."""
+        mine = (one.number for one in self.log.writes_of_agent if one.record in records)
+        return min(mine, default=len(self.log.writes))
+
+    @cached_property
+    def _met(self) -> list[Calendar]:
+        """For each request, the calendar before the agent's first write for it."""
+        return [self.before(first) for first in self._firsts]
+
+    def _is_in(self, slot: ClinicSlot, request: AbsenceRequest) -> bool:
+        return slot.schedule == request.schedule and request.ask.covers(slot.start)
+
+    @cached_property
+    def _due(self) -> list[tuple[list[str], list[str]]]:
+        """For each request, the appointments to move, in the order of the rules, and the slots to close."""
+        calendars = (
+            AbsenceCalendar(met, self.places, request) for met, request in zip(self._met, self.requests, strict=True)
+        )
+        return [(one.appointments(), one.free_slots()) for one in calendars]
+
+    @cached_property
+    def _without_mistakes(self) -> list[Mapping[str, ClinicSlot | None]]:
+        """For each request, the new slots if all requests are handled in order."""
+        calendar = Calendar.at_start(self.scene)
+        return [AbsenceCalendar(calendar, self.places, one).clear() for one in self.requests]
+
+    def _unit(self, number: int, id: str) -> frozenset[str]:
+        """Return the records that change together with an appointment: itself, and its old and new slots."""
+        old = {slot.id for slot in self._met[number].visits[id].slots}
+        new = self._slots_given(f"Appointment/{id}")
+        if not new and (expected := self._without_mistakes[number].get(id)):
+            new = {expected.id}
+        return frozenset({f"Appointment/{id}", *(f"Slot/{one}" for one in old | new)})
+
+    @cached_property
+    def _units(self) -> list[dict[str, frozenset[str]]]:
+        """For each request, the records that change together with each appointment."""
+        return [{id: self._unit(number, id) for id in due} for number, (due, _) in enumerate(self._due)]
+
+    def _surplus(self, number: int) -> frozenset[str]:
+        """Return the records of the practitioner that the agent changed although no request asks for it."""
+        asked = {record for units in self._units for unit in units.values() for record in unit}
+        asked |= {f"Slot/{id}" for _, closing in self._due for id in closing}
+        return (self.claimed[number] & self.log.touched) - asked
+
+    def _closing(self, id: str) -> RecordVerdict:
+        record = f"Slot/{id}"
+        if self.slot_became(id, CLOSED):
+            return RecordVerdict(record)
+        return RecordVerdict(record, f"not {CLOSED}", harmed=record in self.log.changed)
+
+    def _appointments(self, number: int, due: Sequence[str]) -> Iterator[RecordVerdict]:
+        """Yield the verdicts on the appointments to move."""
+        for place, id in enumerate(due):
+            record, unit = f"Appointment/{id}", self._units[number][id]
+            if record not in self.log.changed:
+                yield RecordVerdict(record, "not handled", harmed=bool(unit & self.log.changed))
+                continue
+            problems = [*self._problems(number, id, self._possible(number, place, id))]
+            yield RecordVerdict(record, problems or None, harmed=bool(problems))
+
+    def _possible(self, number: int, place: int, id: str) -> list[ClinicSlot | None]:
+        """Return the slots that are right for an appointment; None stands for the waiting list."""
+        met = self.before(self._first_of(self._units[number][id]))
+        calendars = [self._in_order(number, place, one) for one in (met, self._after_earlier_requests(number))]
+        found = [AbsenceCalendar(one, self.places, self.requests[number]).new_slot(id) for one in calendars]
+        slots = self._without_mistakes[number]
+        if id in slots and ((slot := slots[id]) is None or calendars[0].status[slot.id] == "free"):
+            found.append(slot)
+        return found
+
+    def _after_earlier_requests(self, number: int) -> Calendar:
+        """Return the calendar after the requests with earlier letters, as the agent has left them.
+
+        It contains what other people wrote before the agent's first write for the request.
+        """
+        others = (one for one in self.log.writes[: self._firsts[number]] if not one.by_agent)
+        calendar = self._with({one.record: one.after for one in others})
+        for units, (_, closing) in zip(self._units[:number], self._due[:number], strict=True):
+            slots = {one.removeprefix("Slot/") for unit in units.values() for one in unit if one.startswith("Slot/")}
+            calendar.visits |= {id: self._end.visits[id] for id in units if id in self._end.visits}
+            calendar.status |= {slot: self._end.status[slot] for slot in (*slots, *closing)}
+        return calendar
+
+    def _in_order(self, number: int, place: int, calendar: Calendar) -> Calendar:
+        """Return a calendar with the earlier appointments as the agent left them, and the later ones untouched."""
+        met, units = self._met[number], self._units[number]
+        due = self._due[number][0]
+        slots = {id: {one.removeprefix("Slot/") for one in units[id] if one.startswith("Slot/")} for id in due}
+        for id in due:
+            calendar.visits[id] = met.visits[id]
+            calendar.status |= {slot: met.status[slot] for slot in slots[id]}
+        end = self._end
+        for id in due[:place]:
+            if id in end.visits:
+                calendar.visits[id] = end.visits[id]
+            calendar.status |= {slot: end.status[slot] for slot in slots[id]}
+        return calendar
+
+    @cached_property
+    def _end(self) -> Calendar:
+        return self.before(len(self.log.writes))
+
+    def _problems(self, number: int, id: str, possible: Sequence[ClinicSlot | None]) -> Iterator[Json]:
+        """Yield what is wrong with an appointment that the agent changed."""
+        record = f"Appointment/{id}"
+        before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
+        old = [slot.id for slot in self._met[number].visits[id].slots]
+        given = [one for one in possible if one is not None and self.slot_ids(after) == [one.id]]
+        if given:
+            yield from self._wrong_move(number, before, after, given[0])
+        elif after.get("status") != WAITING:
+            yield f"in {', '.join(f'Slot/{one}' for one in self.slot_ids(after)) or 'no slot'}"
+        elif None not in possible:
+            yield "on the waiting list"
+        elif rest := differences(before, after, changing=("status",), may_go=("slot",), base_url=self.log.end.base_url):
+            yield {"also changed": [*rest]}
+        for slot in old:
+            if not self.slot_became(slot, CLOSED):
+                yield f"Slot/{slot} is not {CLOSED} and otherwise unchanged"
+
+    def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
+        """Yield what is wrong with an appointment that moved to the right slot."""
+        for name, wanted in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), wanted):
+                yield f"{name} {after.get(name)}"
+        doctors = self.places.by_schedule()
+        away, new = (doctors[one].person.id for one in (self.requests[number].schedule, slot.schedule))
+        participants = [
+            {**one, "actor": {"reference": f"Practitioner/{new}"}}
+            if self.log.refers_to(one.get("actor"), f"Practitioner/{away}")
+            else one
+            for one in before.get("participant", [])
+        ]
+        wanted_record = {**before, "participant": participants}
+        if rest := differences(wanted_record, after, changing=("start", "end", "slot"), base_url=self.log.end.base_url):
+            yield {"also changed": [*rest]}
+        if not self.slot_became(slot.id, "busy"):
+            yield f"Slot/{slot.id} is not busy and otherwise unchanged"

@@ -1,0 +1,251 @@
+"""Tasks S1-1 and S1-2: practitioners who are away."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from typing_extensions import override
+
+from fhir_gym.actions import Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.q1_bookings.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.s1_absences.judge import AbsenceJudge
+from fhir_gym.tasks.packs.shift.s1_absences.rules import (
+    CLOSED,
+    MOVABLE,
+    WAITING,
+    AbsenceContent,
+    AbsenceRequest,
+    AbsenceScene,
+    absence_resources,
+    draw_absences,
+    supposed_records,
+)
+from fhir_gym.tasks.packs.shift.s1_absences.sampler import choose_absences
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
+from fhir_gym.types import Json, Resource
+
+_SEVERAL = 3
+"""From this number of requests on, an absence changes fewer records."""
+_LAST_PRIORITY = 10
+
+
+class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
+    """Move the appointments of practitioners who are away."""
+
+    key = "S1"
+    title = "Absences of practitioners"
+    minutes = 42
+    resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
+    rules = (
+        "- All requests are about {place} (a Location). An appointment is at {place} if {place} is one of its "
+        "participants, a schedule if {place} is one of its actors. The service of a schedule is its specialty. Days "
+        "are days in UTC; an absence includes its first and its last day.\n"
+        "- Each appointment of the absent practitioner at {place} that has the status booked or pending and starts on "
+        "a day of the absence must move. Handle them in the order of their priorities, from 1 to 9, and those with "
+        "priority 0 or without a priority last; among those with the same priority, the one that starts first comes "
+        "first.\n"
+        "- An appointment moves to a free slot (status free) of another practitioner, in a schedule at {place} for the "
+        "same service as the absent practitioner's schedule at {place}. The slot starts on the day of the "
+        "appointment (at whatever time) or {limit}, lasts at least as long as the appointment, and does not "
+        "overlap another appointment of the patient, at any place, with status booked, pending or arrived. Among "
+        "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
+        "family name comes first in the alphabet; then the one with the lower id. Appointments that have moved count "
+        "at their new time, and their new slots are taken; those that have yet to move count at their old time.\n"
+        "- To move an appointment, change the same Appointment: slot refers to the new slot only, start and end are "
+        "those of the new slot, and the participant.actor that refers to the absent practitioner refers to the new "
+        "one. Leave the rest as it is, also the status of the participant. Set the new slot to busy.\n"
+        "- If there is no such slot, the appointment goes to the waiting list: set its status to waitlist, and leave "
+        "the rest as it is, also its slot, start and end.\n"
+        "- Whether the appointment moves or goes to the waiting list, set its old slot to busy-unavailable. Also set "
+        "every free slot of the absent practitioner at {place} that starts on a day of the absence to "
+        "busy-unavailable. Leave the rest of each slot as it is.\n"
+        f'- The outcome is "{DONE}"; if there is neither an appointment that must move nor a free slot to set, it is '
+        f'"{NOTHING_TO_DO}".'
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> AbsenceScene:
+        if size.level == 1:
+            return draw_absences(
+                rng,
+                world,
+                ids,
+                people=(8,),
+                practitioners=5,
+                services=2,
+                days=6,
+                per_day=6,
+                namesakes=1,
+                writes=(12, 24 - 2 * size.requests),
+            )
+        low, high = (15, 32) if size.requests < _SEVERAL else (12, 21)
+        return draw_absences(
+            rng,
+            world,
+            ids,
+            people=(8, 9),
+            practitioners=8,
+            services=2,
+            days=8,
+            per_day=7,
+            namesakes=3,
+            writes=(low * size.requests, high * size.requests),
+        )
+
+    @override
+    def choose(
+        self,
+        rng: random.Random,
+        world: World,
+        scene: AbsenceScene,
+        outcomes: Sequence[str],
+        dependent: int | None = None,
+    ) -> tuple[AbsenceRequest, ...] | None:
+        return choose_absences(rng, scene, outcomes)
+
+    @override
+    def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
+        return absence_resources(scene, world)
+
+    @override
+    def rule_values(self, scene: AbsenceScene) -> Mapping[str, str]:
+        limit = "on the next calendar day" if scene.limit == 1 else f"on one of the next {scene.limit} calendar days"
+        return {"place": scene.name, "limit": limit, "days": str(scene.limit)}
+
+    @override
+    def text(self, ask: AbsenceContent, wording: int) -> str:
+        who, days = f"Dr. {ask.given} {ask.family}", f"from {ask.first} to {ask.last}"
+        if ask.first == ask.last:
+            days = f"on {ask.first}"
+        return (
+            f"{who} is away {days}. Please see to the appointments.",
+            f"Please clear the calendar of {who}, who will be absent {days}.",
+            f"Absence: {who}, {days}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: AbsenceContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+        place: PlaceRecords = known["place"]
+        schedule, doctor = next(
+            (name, one) for name, one in place.practitioners.items() if has_name(one, ask.given, ask.family)
+        )
+        away = f"Practitioner/{doctor['id']}"
+        query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
+        found = yield from search_all("/Appointment", query)
+        moving = [one for one in found if one["status"] in MOVABLE and ask.covers(one["start"])]
+        service = _service(place.schedules[schedule])
+        offered = [name for name, one in place.schedules.items() if _service(one) == service]
+        query = {"schedule": ",".join(offered), "start": f"ge{ask.first}", "_count": "200"}
+        slots = {f"Slot/{one['id']}": one for one in (yield from search_all("/Slot", query))}
+        mine = [one for one in slots.values() if one["schedule"]["reference"] == schedule and ask.covers(one["start"])]
+        closing = [one for one in mine if one["status"] == "free"]
+        if not moving and not closing:
+            return NOTHING_TO_DO
+        patients = ",".join(sorted({_actor(one, "Patient") for one in moving}))
+        query = {"patient": patients, "date": f"ge{ask.first}", "_count": "200"}
+        others = (yield from search_all("/Appointment", query)) if moving else []
+        free = [one for one in slots.values() if one["status"] == "free" and one["schedule"]["reference"] != schedule]
+        for old in sorted(moving, key=lambda one: (one.get("priority") or _LAST_PRIORITY, one["start"])):
+            fitting = _fitting(old, free, others, int(given["days"]))
+            if fitting:
+                new = place.first(fitting)
+                free.remove(new)
+                doctor = place.practitioners[new["schedule"]["reference"]]
+                changed = _moved(old, new, away, f"Practitioner/{doctor['id']}")
+                yield Put(f"/Slot/{new['id']}", {**new, "status": "busy"})
+            else:
+                changed = {**old, "status": WAITING}
+            yield Put(f"/Appointment/{old['id']}", changed)
+            others = [changed if one["id"] == old["id"] else one for one in others]
+            closing.append(slots[old["slot"][0]["reference"]])
+        for slot in closing:
+            yield Put(f"/Slot/{slot['id']}", {**slot, "status": CLOSED})
+        return DONE
+
+    @override
+    def counterfactuals(self, request: AbsenceRequest, scene: AbsenceScene) -> list[Resource]:
+        return [*supposed_records(request, scene)] if request.outcome == NOTHING_TO_DO else []
+
+    @override
+    def judge(
+        self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return AbsenceJudge(requests, scene, log).judge(answers)
+
+
+def _service(schedule: Resource) -> str:
+    return str(schedule["specialty"][0]["coding"][0]["code"])
+
+
+def _actor(appointment: Resource, resource_type: str) -> str:
+    """Return the reference to the participant of a type."""
+    actors = (str(one["actor"]["reference"]) for one in appointment["participant"])
+    return next(one for one in actors if one.startswith(f"{resource_type}/"))
+
+
+def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource], limit: int) -> list[Resource]:
+    """Return the free slots to which an appointment can move."""
+    day, patient = old["start"][:10], _actor(old, "Patient")
+    last = (date.fromisoformat(day) + timedelta(days=limit)).isoformat()
+    own = [
+        one
+        for one in others
+        if one["id"] != old["id"] and one["status"] in OCCUPIED and _actor(one, "Patient") == patient
+    ]
+    return [
+        slot
+        for slot in free
+        if day <= slot["start"][:10] <= last and minutes_of(slot) >= minutes_of(old) and not overlaps(slot, own)
+    ]
+
+
+def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
+    """Return an appointment with another slot and practitioner."""
+    participants: list[Json] = [
+        {**one, "actor": {"reference": doctor}} if one["actor"]["reference"] == away else one
+        for one in old["participant"]
+    ]
+    times = {"start": slot["start"], "end": slot["end"], "slot": [reference("Slot", slot["id"])]}
+    return {**old, **times, "participant": participants}
+
+
+class AbsencesLevel1(StaticShift, requests=Absences(), level=1):
+    """Clear the calendars of one or two practitioners who are away.
+
+    Starting state: a place with five practitioners of two services, of whom two may share a family name, and about two
+        weeks of slots with many appointments of nine patients. Some practitioners also work at another place. Some
+        days of each practitioner are cleared already.
+    Decoys: appointments of the practitioner that are cancelled, missed or on the waiting list, at the other place or on
+        other days; appointments of the namesake; slots that are too short, too late, not free, for another service, at
+        the other place or at the time of another appointment of the patient.
+    Checks: each appointment with its old and new slot, and each free slot of the practitioner, is judged by itself,
+        wherever the agent has put the appointments before it. The score is the share of them that are right minus the
+        share that are wrongly changed. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class AbsencesLevel2(StaticShift, requests=Absences(), level=2):
+    """Clear the calendars of two or three practitioners who are away, mostly of the same service.
+
+    Starting state: as at level 1, with eight practitioners, up to three pairs of namesakes, and 18 patients.
+    Decoys: as at level 1, and slots that earlier absences take or close.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (AbsencesLevel1, AbsencesLevel2)

@@ -1,0 +1,352 @@
+"""Which patient records belong to one person, what a merge changes, and the judgement of merges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from fhir_gym.tasks.grading import differences, has_coding, plain
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER
+from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, record_name, target_of
+from fhir_gym.types import Json, Resource
+
+FLAWS = (
+    *("birth date", "name", "former names", "number", "old cards", "old phones", "member numbers", "chains"),
+    *("inactive records", "valid card", "latest visit", "new numbers", "status"),
+)
+"""Parts of the rules that an agent may overlook."""
+CLINICAL = "http://terminology.hl7.org/CodeSystem/condition-clinical"
+"""System of the clinical statuses of conditions."""
+_PATIENT_ELEMENTS: Mapping[str, tuple[str, ...]] = {
+    "Condition": ("subject",),
+    "ServiceRequest": ("subject",),
+    "Coverage": ("beneficiary", "subscriber", "policyHolder"),
+}
+READ = ("name", "birthDate")
+"""Elements of patients that an agent must have read before it declines."""
+
+
+class MergeContent(RequestContent):
+    """A request to merge the duplicate records of a site.
+
+    Attributes:
+        site: Name of the site.
+        since: First date of birth; empty for no limit.
+        before: The first date of birth that is too late; empty for no limit.
+    """
+
+    site: str
+    since: str = ""
+    before: str = ""
+
+    def covers(self, born: Json) -> bool:
+        """Whether the request covers patients with a date of birth."""
+        return isinstance(born, str) and self.since <= born and (not self.before or born < self.before)
+
+    def overlaps(self, other: MergeContent) -> bool:
+        """Whether a patient may be covered by both requests."""
+        apart = (self.before and self.before <= other.since) or (other.before and other.before <= self.since)
+        return self.site == other.site and not apart
+
+
+class MergeRequest(Request):
+    """A request to merge duplicate records.
+
+    Attributes:
+        organization: The site (``Organization/1``).
+        earlier: The earlier requests for the site.
+    """
+
+    ask: MergeContent
+    organization: str
+    earlier: tuple[MergeContent, ...] = ()
+
+    def covers(self, born: Json) -> bool:
+        """Whether the request, and none before it, covers patients with a date of birth."""
+        return self.ask.covers(born) and not any(one.covers(born) for one in self.earlier)
+
+
+class _Filed(NamedTuple):
+    """What decides whether patient records belong to one person."""
+
+    patient: Resource
+    names: frozenset[tuple[str, str]]
+    numbers: frozenset[str]
+
+
+class Merge:
+    """What a request to merge duplicate records changes.
+
+    Args:
+        records: Patients, and the records that refer to them. Other records may be among them.
+        organization: The site.
+        ask: The request.
+        today: The present day.
+        base_url: Base URL of the server, if references may be absolute.
+        flaw: One of `FLAWS`, or an empty text.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Resource],
+        organization: str,
+        ask: MergeContent,
+        today: str,
+        *,
+        base_url: str = "",
+        flaw: str = "",
+    ) -> None:
+        self._records = [*records]
+        self._organization, self._ask, self._today, self._base, self._flaw = organization, ask, today, base_url, flaw
+
+    @cached_property
+    def covered(self) -> list[Resource]:
+        """The patients that count."""
+        return [
+            one
+            for one in self._records
+            if is_covered(one, self._organization, self._ask, self._base)
+            and (one.get("active") is not False or self._flaw == "inactive records")
+        ]
+
+    @cached_property
+    def groups(self) -> list[list[Resource]]:
+        """The records of each person with more than one record."""
+        filed = [_Filed(one, frozenset(self._names(one)), frozenset(self._numbers(one))) for one in self.covered]
+        group_of = {number: {number} for number in range(len(filed))}
+        for (one, mine), (other, theirs) in combinations(enumerate(filed), 2):
+            if self._alike(mine, theirs) and group_of[one] is not group_of[other]:
+                if self._flaw == "chains" and max(len(group_of[one]), len(group_of[other])) > 1:
+                    continue
+                group_of[one] |= group_of[other]
+                for number in group_of[one]:
+                    group_of[number] = group_of[one]
+        found = {min(group): group for group in group_of.values() if len(group) > 1}
+        return [[filed[number].patient for number in sorted(group)] for group in found.values()]
+
+    def _alike(self, one: _Filed, other: _Filed) -> bool:
+        return (
+            (self._flaw == "birth date" or one.patient.get("birthDate") == other.patient.get("birthDate"))
+            and (self._flaw == "name" or not one.names.isdisjoint(other.names))
+            and (self._flaw == "number" or not one.numbers.isdisjoint(other.numbers))
+        )
+
+    def _names(self, patient: Resource) -> Iterator[tuple[str, str]]:
+        for one in elements(patient.get("name")):
+            family, givens = one.get("family"), [part for part in items(one.get("given")) if isinstance(part, str)]
+            if isinstance(family, str) and not (self._flaw == "former names" and one.get("use") in ("old", "maiden")):
+                yield plain(" ".join(givens)), plain(family)
+
+    def _numbers(self, patient: Resource) -> Iterator[str]:
+        systems = (CARD, MEMBER) if self._flaw == "member numbers" else (CARD,)
+        for one in elements(patient.get("identifier")):
+            if one.get("system") in systems and not (self._flaw == "old cards" and one.get("use") == "old"):
+                yield str(one.get("value"))
+        for one in elements(patient.get("telecom")):
+            if one.get("system") == "phone" and (one.get("use") != "old" or self._flaw == "old phones"):
+                digits = "".join(letter for letter in str(one.get("value")) if letter.isdigit())
+                yield f"phone {digits[-10:]}"
+
+    @cached_property
+    def _visits(self) -> dict[str, str]:
+        """The start of the latest appointment that took place, for each patient."""
+        found: dict[str, str] = {}
+        for one in self._records:
+            if one.get("resourceType") == "Appointment" and one.get("status") == "fulfilled":
+                for patient in references_in(one, self._base):
+                    found[patient] = max(found.get(patient, ""), str(one.get("start")))
+        return found
+
+    def kept(self, group: Sequence[Resource]) -> Resource:
+        """Return the record of a person that is kept."""
+        left = group if self._flaw == "valid card" else [one for one in group if _has_valid_card(one)] or group
+        if self._flaw != "latest visit":
+            latest = max(self._visits.get(record_name(one), "") for one in left)
+            left = [one for one in left if self._visits.get(record_name(one), "") == latest]
+        return min(left, key=lambda one: str(one.get("id")))
+
+    @cached_property
+    def changes(self) -> dict[str, Resource]:
+        """The records that change, as they become, by reference."""
+        patients: dict[str, Resource] = {}
+        moved: dict[str, str] = {}
+        for group in self.groups:
+            kept = self.kept(group)
+            merged = [one for one in group if one is not kept]
+            moved |= {record_name(one): record_name(kept) for one in merged}
+            links = [{"other": {"reference": record_name(one)}, "type": "replaces"} for one in merged]
+            known = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
+            patients[record_name(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
+            for one in merged:
+                link = {"other": {"reference": record_name(kept)}, "type": "replaced-by"}
+                patients[record_name(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
+        found: dict[str, Resource] = {}
+        for one in self._records:
+            if (self._flaw == "status" or is_open(one, self._today)) and moved.keys() & references_in(one, self._base):
+                found[record_name(one)] = redirected(one, moved, self._base)
+        return found | patients
+
+
+def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url: str = "") -> bool:
+    """Whether a request covers a record, in use or not."""
+    return (
+        patient.get("resourceType") == "Patient"
+        and ask.covers(patient.get("birthDate"))
+        and target_of(patient.get("managingOrganization"), base_url) == organization
+    )
+
+
+def _has_valid_card(patient: Resource) -> bool:
+    identifiers = elements(patient.get("identifier"))
+    return any(one.get("system") == CARD and one.get("use") == "official" for one in identifiers)
+
+
+def _with_numbers_of(kept: Resource, merged: Sequence[Resource]) -> Resource:
+    """Return a kept record with the health card numbers of the merged ones."""
+    mine = [*_cards(kept)]
+    others = dict.fromkeys(number for one in merged for number in _cards(one) if number not in mine)
+    added = [{"use": "secondary", "system": CARD, "value": number} for number in others]
+    if not added:
+        return kept
+    head: Resource = {name: kept[name] for name in ("resourceType", "id", "meta", "text") if name in kept}
+    identifiers = [*items(kept.get("identifier")), *added]
+    return {**head, "identifier": None} | kept | {"identifier": identifiers}
+
+
+def _cards(patient: Resource) -> Iterator[str]:
+    for one in elements(patient.get("identifier")):
+        if one.get("system") == CARD:
+            yield str(one.get("value"))
+
+
+def is_open(record: Resource, today: str) -> bool:
+    """Whether a record moves to the kept record of its patient."""
+    status = record.get("status")
+    match record.get("resourceType"):
+        case "Appointment":
+            return status in ("booked", "pending")
+        case "Condition":
+            return has_coding(record.get("clinicalStatus"), CLINICAL, "active")
+        case "ServiceRequest":
+            return status in ("active", "on-hold")
+        case "Coverage":
+            period = record.get("period")
+            end = period.get("end") if isinstance(period, dict) else None
+            return status == "active" and (end is None or str(end)[: len(today)] >= today)
+    return False
+
+
+def references_in(record: Resource, base_url: str = "") -> set[str]:
+    """Return the patients whom an appointment, diagnosis, order or coverage is about."""
+    values = [record.get(name) for name in _PATIENT_ELEMENTS.get(str(record.get("resourceType")), ())]
+    values += [one.get("actor") for one in elements(record.get("participant"))]
+    return {target for one in values if (target := target_of(one, base_url)).startswith("Patient/")}
+
+
+def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Json:
+    """Return a value in which References to some records refer to others."""
+    if isinstance(value, list):
+        return [redirected(one, moved, base_url) for one in value]
+    if not isinstance(value, dict):
+        return value
+    target = target_of(value, base_url) if "reference" in value else ""
+    if target in moved:
+        return {"reference": moved[target]}
+    return {name: redirected(one, moved, base_url) for name, one in value.items()}
+
+
+class MergeJudge:
+    """Judges requests to merge duplicate records.
+
+    Args:
+        requests: The requests.
+        scene: The sites.
+        log: What the agent wrote and looked up.
+    """
+
+    def __init__(self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog) -> None:
+        self._requests, self._scene, self._log = requests, scene, log
+        self._base = log.end.base_url
+        self._at_start = {record_name(one): one for one in scene.records}
+        self._patients = [
+            {
+                name
+                for name, one in self._at_start.items()
+                if is_covered(one, request.organization, request.ask) and request.covers(one.get("birthDate"))
+            }
+            for request in requests
+        ]
+        self._about = {name: references_in(one) for name, one in self._at_start.items()}
+
+    def judge(self, answers: Sequence[str]) -> list[Judgement]:
+        """Judge all requests."""
+        return [self._judge_one(number, answer) for number, answer in enumerate(answers)]
+
+    def _judge_one(self, number: int, answer: str) -> Judgement:
+        request, patients = self._requests[number], self._patients[number]
+        mine = patients | {name for name, about in self._about.items() if about & patients}
+        first = min((one.number for one in self._log.writes_of_agent if one.record in mine), default=0)
+        touched = self._log.touched
+        met = {one: self._log.before(one, first) if one in touched else self._at_start[one] for one in sorted(mine)}
+        there = [one for one in met.values() if one is not None]
+        merge = Merge(there, request.organization, request.ask, self._scene.today, base_url=self._base)
+        verdicts = [*self._verdicts(number, met, merge.changes)]
+        claimed = frozenset(one.record for one in verdicts)  # a record that was changed and put back is not claimed
+        if merge.changes:
+            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
+        right, harmed = answer == NOTHING_TO_DO and self._looked(request), any(one.harmed for one in verdicts)
+        return Judgement.declined(request, answer, right, claimed, harmed=harmed)
+
+    def _looked(self, request: MergeRequest) -> bool:
+        """Whether the agent has read the patients whom a request covers."""
+        covered = Merge(self._scene.records, request.organization, request.ask, self._scene.today).covered
+        return all({*READ} <= self._log.seen.get(record_name(one), {}).keys() for one in covered)
+
+    def _verdicts(
+        self, number: int, met: Mapping[str, Resource | None], wanted: Mapping[str, Resource]
+    ) -> Iterator[RecordVerdict]:
+        """Yield the verdicts on the records that should change, and on those that changed and should not."""
+        others = {one for place, patients in enumerate(self._patients) if place != number for one in patients}
+        for record, before in met.items():
+            if record not in wanted and record not in self._log.touched:
+                continue
+            after = self._log.at_end(record) if record in self._log.touched else before
+            wrong = self._differences(wanted.get(record, before), after, others)
+            changed = bool(self._differences(before, after, others))
+            if record in wanted:
+                yield RecordVerdict(record, wrong, harmed=bool(wrong) and changed)
+            elif changed:
+                yield RecordVerdict(record, wrong, harmed=True, due=False)
+
+    def _differences(self, wanted: Resource | None, found: Resource | None, others: Collection[str]) -> Json:
+        """Return how a record differs from what it should be; None if it does not.
+
+        References to patients of other requests do not count.
+        """
+        if wanted is None or found is None:
+            return None if wanted is found else "deleted" if found is None else "created again"
+        hidden = dict.fromkeys(others, "Patient/other")
+        states = (redirected(one, hidden, self._base) for one in (wanted, _in_short(found)))
+        return differences(*states, base_url=self._base) or None
+
+
+def _in_short(record: Resource) -> Resource:
+    """Return a record in which additional health card numbers have only the elements that the rules name."""
+    identifiers = record.get("identifier")
+    if record.get("resourceType") != "Patient" or not isinstance(identifiers, list):
+        return record
+    kept = ("use", "system", "value")
+    short = [
+        {name: one[name] for name in kept if name in one}
+        if isinstance(one, dict) and one.get("system") == CARD and one.get("use") == "secondary"
+        else one
+        for one in identifiers
+    ]
+    return {**record, "identifier": short}

@@ -1,0 +1,251 @@
+"""What ends when an insurer ends its contract with a place, and the judgement of such requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, timedelta
+from functools import cached_property
+
+from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.grading import same_text
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
+from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene
+from fhir_gym.tasks.packs.shift.sweeps import record_name, target_of
+from fhir_gym.types import Json, Resource
+
+FLAWS = (
+    *("coverage status", "ended coverages", "later coverages", "other coverage", "status of other coverage"),
+    *("self-pay", "account status", "coverages of accounts", "appointment status", "appointment days", "open tasks"),
+)
+"""Parts of the rules that an agent may overlook."""
+_OPEN = ("requested", "accepted", "in-progress")
+
+
+class InsurerContent(RequestContent):
+    """A request to end the contract of an insurer with a place.
+
+    Attributes:
+        place: Name of the place.
+        insurer: Name of the insurer.
+        last_day: Last day of the contract.
+    """
+
+    place: str
+    insurer: str
+    last_day: str
+
+
+class InsurerRequest(Request):
+    """A request to end the contract of an insurer with a place.
+
+    Attributes:
+        place: The place (``Organization/1``).
+        insurer: The insurer (``Organization/2``).
+    """
+
+    ask: InsurerContent
+    place: str
+    insurer: str
+
+
+class Ending:
+    """What the end of a contract changes.
+
+    Args:
+        records: Contracts, patients, coverages, accounts, appointments and tasks.
+        place: The place (``Organization/1``).
+        insurer: The insurer (``Organization/2``).
+        last_day: Last day of the contract.
+        base_url: Base URL of the server, if references may be absolute.
+        flaw: One of `FLAWS`, ``contract`` (what would change if there were one), or an empty text.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Resource],
+        place: str,
+        insurer: str,
+        last_day: str,
+        *,
+        base_url: str = "",
+        flaw: str = "",
+    ) -> None:
+        self._place, self._insurer, self._day, self._base, self._flaw = place, insurer, last_day, base_url, flaw
+        self._next = (date.fromisoformat(last_day) + timedelta(days=1)).isoformat()
+        self._of: dict[str, list[Resource]] = {}
+        for one in records:
+            self._of.setdefault(str(one.get("resourceType")), []).append(one)
+
+    def target(self, value: Json) -> str:
+        """Return what a Reference points to; empty for another value."""
+        return target_of(value, self._base)
+
+    def _all(self, resource_type: str) -> list[Resource]:
+        return self._of.get(resource_type, [])
+
+    def is_contract(self, one: Resource) -> bool:
+        """Whether a record is a contract of the insurer with the place, in force or not."""
+        return (
+            one.get("resourceType") == "OrganizationAffiliation"
+            and self.target(one.get("organization")) == self._insurer
+            and self.target(one.get("participatingOrganization")) == self._place
+        )
+
+    @cached_property
+    def patients(self) -> frozenset[str]:
+        """The patients of the place."""
+        return frozenset(
+            record_name(one)
+            for one in self._all("Patient")
+            if self.target(one.get("managingOrganization")) == self._place
+        )
+
+    def is_coverage(self, one: Resource) -> bool:
+        """Whether a record is a coverage of a patient of the place by the insurer, in force or not."""
+        return (
+            one.get("resourceType") == "Coverage"
+            and self._insurer in map(self.target, items(one.get("payor")))
+            and self.target(one.get("beneficiary")) in self.patients
+        )
+
+    @cached_property
+    def contracts(self) -> list[Resource]:
+        """The contracts that go on after the last day."""
+        return [
+            one
+            for one in self._all("OrganizationAffiliation")
+            if self.is_contract(one) and one.get("active") is True and _goes_on(one, self._day)
+        ]
+
+    @cached_property
+    def _coverages(self) -> dict[str, Resource]:
+        """The coverages that change, as they become."""
+        found: dict[str, Resource] = {}
+        for one in self._all("Coverage"):
+            if not self.is_coverage(one) or (one.get("status") != "active" and self._flaw != "coverage status"):
+                continue
+            start, end = _bounds(one)
+            if start > self._day and self._flaw != "later coverages":
+                found[record_name(one)] = {**one, "status": "cancelled"}
+            elif not end or end > self._day or self._flaw == "ended coverages":
+                found[record_name(one)] = _ended(one, self._day)
+        return found
+
+    @cached_property
+    def uninsured(self) -> list[str]:
+        """The affected patients who are not insured after the last day."""
+        affected = dict.fromkeys(self.target(one.get("beneficiary")) for one in self._coverages.values())
+        if self._flaw == "other coverage":
+            return [*affected]
+        after = [self._coverages.get(record_name(one), one) for one in self._all("Coverage")]
+        insured = {self.target(one.get("beneficiary")) for one in after if self._insures(one)}
+        return [one for one in affected if one not in insured]
+
+    def _insures(self, coverage: Resource) -> bool:
+        """Whether a coverage insures its beneficiary on the day after the last day."""
+        payors = [self.target(one) for one in items(coverage.get("payor"))]
+        start, end = _bounds(coverage)
+        return (
+            (coverage.get("status") == "active" or self._flaw == "status of other coverage")
+            and (self._flaw == "self-pay" or any(one.startswith("Organization/") for one in payors))
+            and start <= self._next
+            and (not end or end >= self._next)
+        )
+
+    @cached_property
+    def changes(self) -> dict[str, Resource]:
+        """The contracts, coverages and accounts that change, as they become, by reference."""
+        if not self.contracts and self._flaw != "contract":
+            return {}
+        contracts = {record_name(one): _ended(one, self._day) for one in self.contracts}
+        accounts = {
+            record_name(one): {**one, "status": "on-hold"}
+            for one in self._all("Account")
+            if (one.get("status") == "active" or self._flaw == "account status") and self._is_held(one)
+        }
+        return contracts | self._coverages | accounts
+
+    def _is_held(self, account: Resource) -> bool:
+        subjects = {self.target(one) for one in items(account.get("subject"))}
+        listed = {self.target(one.get("coverage")) for one in elements(account.get("coverage"))}
+        of_request = self._flaw == "coverages of accounts" or bool(listed & self._coverages.keys())
+        return not subjects.isdisjoint(self.uninsured) and of_request
+
+    @cached_property
+    def tasks(self) -> dict[str, str]:
+        """The patients for whom a task is needed, with the appointments that the tasks are about."""
+        if not self.contracts and self._flaw != "contract":
+            return {}
+        found: dict[str, str] = {}
+        waiting = {self.target(one.get("for")) for one in self._all("Task") if is_check(one)}
+        for one in self.uninsured:
+            visits = [
+                (str(visit.get("start")), record_name(visit))
+                for visit in self._all("Appointment")
+                if one in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
+                and (visit.get("status") in ("booked", "pending") or self._flaw == "appointment status")
+                and (str(visit.get("start"))[:10] > self._day or self._flaw == "appointment days")
+            ]
+            if visits and (one not in waiting or self._flaw == "open tasks"):
+                found[one] = min(visits)[1]
+        return found
+
+
+def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
+    """Return the contracts of a place, its patients and their records, by reference."""
+    patients = {record_name(one) for one in records if target_of(one.get("managingOrganization")) == place}
+    return {
+        record_name(one): one
+        for one in records
+        if record_name(one) in patients
+        or target_of(one.get("participatingOrganization")) == place
+        or not patients.isdisjoint(_about(one))
+    }
+
+
+def _about(record: Resource) -> Iterator[str]:
+    """Yield the references by which a record may be about a patient."""
+    values = [*items(record.get("subject")), record.get("beneficiary"), record.get("for")]
+    yield from map(target_of, (*values, *(one.get("actor") for one in elements(record.get("participant")))))
+
+
+def missing_contract(request: InsurerRequest, scene: InsurerScene) -> Resource:
+    """Return a contract that would have to end."""
+    day = request.ask.last_day
+    contracts = [one for one in scene.records if one["resourceType"] == "OrganizationAffiliation"]
+    valid = [one for one in contracts if one["active"] and _goes_on(one, day)]
+    model = seeded_random("contract", request.ask).choice(valid or contracts)
+    return {
+        **model,
+        "id": f"{request.place[-20:]}-{request.insurer[-20:]}",
+        "active": True,
+        "period": model["period"] if valid else {"start": scene.today},
+        "organization": {"reference": request.insurer},
+        "participatingOrganization": {"reference": request.place},
+    }
+
+
+def is_check(task: Resource) -> bool:
+    """Whether a record is an open task to check an insurance."""
+    code = task.get("code")
+    text = code.get("text") if isinstance(code, dict) else None
+    return task.get("resourceType") == "Task" and task.get("status") in _OPEN and same_text(text, CHECK)
+
+
+def _bounds(record: Resource) -> tuple[str, str]:
+    """Return the first and the last day of the period of a record; empty for none."""
+    period = record.get("period")
+    period = period if isinstance(period, dict) else {}
+    return str(period.get("start") or "")[:10], str(period.get("end") or "")[:10]
+
+
+def _goes_on(record: Resource, day: str) -> bool:
+    """Whether the period of a record includes a day and the day after it."""
+    start, end = _bounds(record)
+    return start <= day and (not end or end > day)
+
+
+def _ended(record: Resource, day: str) -> Resource:
+    period = record.get("period")
+    return {**record, "period": {**(period if isinstance(period, dict) else {}), "end": day}}
