@@ -77,6 +77,8 @@ _TRIES, _MORE_TRIES = 8, 12
 """Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
 _MOST_TRIED = 6
 """Number of patients for whom a request is sought that a mistake would change."""
+_SEQUENCES = 5
+"""Number of sequences of outcomes that are tried after the first request."""
 _LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
 _WITHOUT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {_LAST_DAY_IGNORED: {"last_day": date.max}, _WEEKS_IGNORED: {"full_weeks": frozenset[date]()}}
@@ -156,13 +158,24 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
-        chooser, first = _Chooser(rng, scene), outcomes[0]
-        if dependent is not None and first not in BY_NAME:
-            possible = chooser.add_first(first, [code for code in (DONE, *self.codes) if code not in BY_NAME])
-            while outcomes[0] != possible:
+        first = outcomes[0]
+        if dependent is None or first in BY_NAME:
+            chooser = _Chooser(rng, scene)
+            return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+        # Every patient of the first request is equally likely. So the patient stays, and the outcomes change: not every
+        # outcome is possible for every patient, nor is every sequence of outcomes after it.
+        names = names_for(rng, scene.people, first)
+        others = [outcome for outcome in (DONE, *self.codes) if outcome not in {first, *BY_NAME}]
+        possible = [first, *rng.sample(others, len(others))]
+        for _ in range(_SEQUENCES):
+            chooser = _Chooser(rng, scene)
+            first = chooser.add_first(names, possible)
+            while outcomes[0] != first:
                 outcomes, dependent = self.draw_chain(rng, len(outcomes))
-            outcomes, dependent = outcomes[1:], dependent and dependent - 1
-        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+            if self.add_requests(chooser.add, outcomes[1:], dependent and dependent - 1):
+                return tuple(chooser.found)
+            outcomes, dependent = self.draw_chain(rng, len(outcomes))
+        return None
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -274,18 +287,13 @@ class _Chooser:
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
-    def add_first(self, outcome: str, outcomes: Sequence[str]) -> str:
-        """Choose the first request; return its outcome.
-
-        Every patient is equally likely, although not every outcome is possible for every patient: if the request cannot
-        have the first outcome, it gets another one.
-        """
-        others = [other for other in self._rng.sample(outcomes, len(outcomes)) if other != outcome]
-        for name in names_for(self._rng, self._scene.people, outcome):
-            for possible in (outcome, *others):
-                mistakes = (self._draw_mistake(possible), *[""] * 3)
-                if self._add((name, possible, mistake) for mistake in mistakes):
-                    return possible
+    def add_first(self, names: Sequence[Named], outcomes: Sequence[str]) -> str:
+        """Choose the first request: about the first patient who can have one of the outcomes; return the outcome."""
+        for name in names:
+            for outcome in outcomes:
+                mistakes = (self._draw_mistake(outcome), "", "", "")
+                if self._add((name, outcome, mistake) for mistake in mistakes):
+                    return outcome
         raise TaskError("a scene of booking rules has no patient whose request has an outcome")
 
     def add(self, outcome: str, *, depends: bool) -> bool:
