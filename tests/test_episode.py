@@ -40,8 +40,9 @@ def test_an_observation_is_status_line_and_json(episode: Episode) -> None:
     assert line == "HTTP 200 OK"
     assert json.loads(body)["resourceType"] == "Bundle"
     assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
+    phrasing = episode.variation.phrasing
     assert step.info == {
-        "task": "02a", "variation": 0, "phrasing": 0, "step": 1, "status": 200, "invalid": False
+        "task": "02a", "variation": 0, "phrasing": phrasing, "step": 1, "status": 200, "invalid": False
     }  # fmt: skip
 
 

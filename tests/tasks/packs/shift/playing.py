@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fhir_gym import Episode, Step
+from fhir_gym import Episode, Step, get_task
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
@@ -17,12 +17,29 @@ from fhir_gym.tasks.packs.shift.static_task import ShiftParams
 from fhir_gym.types import Json, Resource
 
 ENV = "FHIRAgent/Shift-v0"
+_MOST_VARIATIONS = 60
 
 
 def opened(world: World, key: str = "Q1-1", variation: int = 0) -> Episode:
     episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
     episode.start()
     return episode
+
+
+def opened_where(world: World, key: str, condition: Callable[[ShiftParams], bool], first: int = 0) -> Episode:
+    """Open an episode of the first variation from number `first` whose parameters meet a condition."""
+    task = get_task(ENV, key)
+    for variation in range(first, first + _MOST_VARIATIONS):
+        params = task.variation(variation, world).params
+        assert isinstance(params, ShiftParams)
+        if condition(params):
+            return opened(world, key, variation)
+    raise AssertionError(f"{_MOST_VARIATIONS} variations of {key} do not meet the condition")
+
+
+def has_outcomes(*outcomes: str) -> Callable[[ShiftParams], bool]:
+    """Return the condition that there is one request for each of these outcomes, in any order."""
+    return lambda params: sorted(request.outcome for request in params.requests) == sorted(outcomes)
 
 
 def answer_of(step: Step) -> Json:

@@ -37,12 +37,13 @@ class Hiding:
     """Takes every slot that suits the patient, looks again, frees the slots, and reports that there is none.
 
     Attributes:
-        hidden: The number of slots.
+        hidden: The URLs of the slots.
         saw_none: Whether the last look showed no slot that suits.
     """
 
     def __init__(self) -> None:
-        self.hidden, self.saw_none = 0, False
+        self.hidden: list[str] = []
+        self.saw_none = False
 
     def __call__(self, solution: Solution) -> Solution:
         slots: list[Action] = []
@@ -55,7 +56,8 @@ class Hiding:
             try:
                 action = solution.send(answer)
             except StopIteration as end:
-                self.hidden, self.saw_none = len(slots), end.value == NO_FREE_TIME and len(slots) < MANY
+                self.hidden = [slot.url for slot in slots]
+                self.saw_none = end.value == NO_FREE_TIME and len(slots) < MANY
                 break
         for one in slots:
             yield Put(one.url, json.loads(one.body or "") | {"status": "free"})
@@ -96,6 +98,12 @@ def sees_none(episode: Episode, ask: Any) -> bool:
     return False
 
 
+def slots_taken(episode: Episode) -> set[str]:
+    """Return the URLs of the slots in which the agent has left an appointment."""
+    appointments = [change.after for change in episode.session.changes() if change.resource_type == "Appointment"]
+    return {f"/{slot['reference']}" for one in appointments if one for slot in one.get("slot", [])}
+
+
 @pytest.mark.parametrize("key", ["Q1", "Q2", "P1"])
 def test_who_hides_the_slots_during_a_look_fails_the_request(hospital: World, key: str) -> None:
     tried = 0
@@ -107,7 +115,7 @@ def test_who_hides_the_slots_during_a_look_fails_the_request(hospital: World, ke
                 with pytest.MonkeyPatch.context() as patch:
                     with_policy(patch, key, request.ask, hiding := Hiding())
                     step = play(episode)
-                if request.outcome == DONE and hiding.hidden and hiding.saw_none:
+                if request.outcome == DONE and hiding.saw_none and {*hiding.hidden} - slots_taken(episode):
                     tried += 1
                     assert f"request {letter}" in failed(step)
     assert tried > 2

@@ -24,6 +24,7 @@ from tests.tasks.packs.shift.playing import (
     play,
 )
 from tests.tasks.packs.shift.policy_solver import POLICY_FLAWS
+from tests.tasks.packs.shift.rule_variations import dependent_checks
 
 DRUG, TEST = "MedicationRequest", "ServiceRequest"
 VALUES = {rule.name: rule.values[0] for rule in ORDER_SETS.rules} | {"most": "400", "creatinine": "1.4"}
@@ -83,8 +84,8 @@ def test_a_solver_that_knows_only_the_prompt_succeeds_in_other_variations(hospit
 
 def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> None:
     with opened(hospital, "P2-1", 0) as episode:
-        wrong = checks_of_done_requests(episode)
-        assert failed(play(episode, only_reads)) == wrong
+        wrong = {*checks_of_done_requests(episode), *dependent_checks(episode)}
+        assert {*failed(play(episode, only_reads))} == wrong
 
 
 def set_dose(order: Resource, **changes: Json) -> None:

@@ -11,6 +11,7 @@ from fhir_gym.actions import Action, Delete, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.q4_orders.rules import OrderRequest
+from fhir_gym.tasks.packs.shift.static_task import ShiftParams
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.order_solver import FLAWS, Solver
 from tests.tasks.packs.shift.playing import (
@@ -21,6 +22,7 @@ from tests.tasks.packs.shift.playing import (
     in_transactions,
     only_reads,
     opened,
+    opened_where,
     params_of,
     play,
 )
@@ -93,7 +95,12 @@ MISTAKES: dict[str, tuple[str, Callable[[Resource], object]]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_fails_the_requests_that_it_touches(hospital: World, mistake: str) -> None:
     kind, edit = MISTAKES[mistake]
-    with opened(hospital, "Q4-1", 3) as episode:
+
+    def orders_both(params: ShiftParams) -> bool:
+        items = [params.scene.formulary.named(one.ask.item) for one in params.requests if one.outcome == DONE]
+        return {item.resource_type for item in items} == {DRUG, TEST}
+
+    with opened_where(hospital, "Q4-1", orders_both) as episode:
         dependent = dependent_checks(episode)
         step = play(episode, partial(edited, kind, edit))
         orders = checks_of_orders(episode, kind)

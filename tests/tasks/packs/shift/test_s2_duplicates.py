@@ -15,12 +15,20 @@ from fhir_gym.tasks.packs.shift.registry import CARD
 from fhir_gym.tasks.packs.shift.s2_duplicates.rules import Merge, MergeRequest
 from fhir_gym.types import Resource
 from tests.tasks.packs.shift.duplicate_solver import MergeHabits, merge_duplicates
-from tests.tasks.packs.shift.playing import edited, failed, in_transactions, only_reads, opened, params_of, play
+from tests.tasks.packs.shift.playing import (
+    edited,
+    failed,
+    has_outcomes,
+    in_transactions,
+    only_reads,
+    opened,
+    opened_where,
+    params_of,
+    play,
+)
 from tests.tasks.packs.shift.solvers import solve
 
 SLOW = pytest.mark.slow
-ONE_IDLE = 6
-"""A variation of level 1 in which one of two requests has nothing to do."""
 
 
 def requests_of(episode: Episode) -> tuple[MergeRequest, ...]:
@@ -70,9 +78,7 @@ def test_a_solver_with_a_bad_habit_fails(hospital: World, habit: str) -> None:
 
 
 def test_lookups_without_writes_earn_the_requests_with_nothing_to_do(hospital: World) -> None:
-    with opened(hospital, "S2-1", ONE_IDLE) as episode:
-        outcomes = [one.outcome for one in requests_of(episode)]
-        assert NOTHING_TO_DO in outcomes and DONE in outcomes
+    with opened_where(hospital, "S2-1", has_outcomes(DONE, NOTHING_TO_DO)) as episode:
         step = play(episode, only_reads)
         assert failed(step) == checks_where(episode, bool)
         assert step.reward == pytest.approx(1 / 2)

@@ -14,12 +14,20 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO, letters
 from fhir_gym.tasks.packs.shift.s3_insurers.rules import Ending, InsurerRequest
 from fhir_gym.types import Resource
 from tests.tasks.packs.shift.insurer_solver import EndingHabits, end_contracts
-from tests.tasks.packs.shift.playing import edited, failed, in_transactions, only_reads, opened, params_of, play
+from tests.tasks.packs.shift.playing import (
+    edited,
+    failed,
+    has_outcomes,
+    in_transactions,
+    only_reads,
+    opened,
+    opened_where,
+    params_of,
+    play,
+)
 from tests.tasks.packs.shift.solvers import solve
 
 SLOW = pytest.mark.slow
-ONE_IDLE = 0
-"""A variation of level 1 in which one of two requests has nothing to do."""
 ALL_TYPES = 1
 """A variation of level 1 whose first request changes records of all types."""
 
@@ -70,9 +78,7 @@ def test_a_solver_with_a_bad_habit_fails(hospital: World, habit: str) -> None:
 
 
 def test_lookups_without_writes_earn_the_requests_with_nothing_to_do(hospital: World) -> None:
-    with opened(hospital, "S3-1", ONE_IDLE) as episode:
-        outcomes = [one.outcome for one in requests_of(episode)]
-        assert sorted(outcomes) == [DONE, NOTHING_TO_DO]
+    with opened_where(hospital, "S3-1", has_outcomes(DONE, NOTHING_TO_DO)) as episode:
         step = play(episode, only_reads)
         assert failed(step) == checks_where(episode, lambda one: bool(one.contracts))
         assert step.reward == pytest.approx(1 / 2)

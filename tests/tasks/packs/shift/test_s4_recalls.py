@@ -16,9 +16,11 @@ from tests.tasks.packs.shift.playing import (
     checks_of_done_requests,
     edited,
     failed,
+    has_outcomes,
     in_transactions,
     only_reads,
     opened,
+    opened_where,
     params_of,
     play,
 )
@@ -50,8 +52,12 @@ def test_the_reference_solution_stays_within_the_step_limit(hospital: World) -> 
         assert sum(steps) / len(steps) >= fewest
 
 
+def one_sweep(world: World) -> Episode:
+    return opened_where(world, "S4-1", has_outcomes(DONE))
+
+
 def test_lookups_without_writes_earn_only_the_sweeps_that_find_nobody(hospital: World) -> None:
-    with opened(hospital, "S4-1", 1) as episode:
+    with opened_where(hospital, "S4-1", has_outcomes(DONE, NOTHING_TO_DO)) as episode:
         wrong = checks_of_done_requests(episode)
         step = play(episode, only_reads)
         assert failed(step) == wrong
@@ -97,7 +103,7 @@ def test_each_mistake_fails_the_patient_that_it_touches(hospital: World, batch: 
         writes += action.kind == "POST"
         return on_each(MISTAKES[left.pop()], action) if action.kind == "POST" and left else [action]
 
-    with opened(hospital, "S4-1", 4) as episode:
+    with one_sweep(hospital) as episode:
         step = play(episode, with_mistakes)
         assert not left and failed(step) == ["request A"]
         assert step.reward == max(0, 1 - 2 * len(batch) / writes)
@@ -105,7 +111,7 @@ def test_each_mistake_fails_the_patient_that_it_touches(hospital: World, batch: 
 
 @pytest.mark.slow
 def test_an_element_that_reverses_the_meaning_fails_the_sweep(hospital: World) -> None:
-    with opened(hospital, "S4-1", 4) as episode:
+    with one_sweep(hospital) as episode:
         step = play(episode, partial(on_each, lambda one: one.update(doNotPerform=True)))
         assert failed(step) == ["request A"] and step.reward == 0
 
@@ -133,8 +139,7 @@ class FirstWrite:
     ],
 )
 def test_a_sweep_is_scored_by_record(hospital: World, change: Callable[[Action], list[Action]], cost: int) -> None:
-    with opened(hospital, "S4-1", 4) as episode:
-        assert [one.outcome for one in params_of(episode).requests] == [DONE]
+    with one_sweep(hospital) as episode:
         first = FirstWrite(change)
         step = play(episode, first)
         assert failed(step) == ["request A"]
@@ -142,7 +147,7 @@ def test_a_sweep_is_scored_by_record(hospital: World, change: Callable[[Action],
 
 
 def test_a_recall_of_somebody_else_is_a_harm(hospital: World) -> None:
-    with opened(hospital, "S4-1", 4) as episode:
+    with one_sweep(hospital) as episode:
         place = f"Organization/{params_of(episode).scene.place}"
         people = params_of(episode).scene.patients
         other = next(one["id"] for one in people if one["managingOrganization"]["reference"] != place)
@@ -153,7 +158,7 @@ def test_a_recall_of_somebody_else_is_a_harm(hospital: World) -> None:
 
 
 def test_a_change_of_an_existing_record_is_seen(hospital: World) -> None:
-    with opened(hospital, "S4-1", 4) as episode:
+    with one_sweep(hospital) as episode:
         condition = next(one for one in params_of(episode).scene.records if one["resourceType"] == "Condition")
         episode.step(Put(f"/Condition/{condition['id']}", {**condition, "recordedDate": "2020-01-01"}))
         assert "nothing else changed" in failed(play(episode))
@@ -223,9 +228,8 @@ def test_flaws_fail_the_requests_that_they_touch(hospital: World) -> None:
 
 
 def test_a_sweep_that_finds_nobody_needs_lookups(hospital: World) -> None:
-    with opened(hospital, "S4-1", 1) as episode:
+    with opened_where(hospital, "S4-1", has_outcomes(DONE, NOTHING_TO_DO)) as episode:
         outcomes = [one.outcome for one in params_of(episode).requests]
-        assert NOTHING_TO_DO in outcomes
         without = play(episode, lambda one: [Get("/metadata")] if "/Consent" in one.url or "/Obs" in one.url else [one])
         assert f"request {letters(9)[outcomes.index(NOTHING_TO_DO)]}" in failed(without)
 
@@ -252,7 +256,7 @@ ODD_STATES: dict[str, Resource] = {
 
 
 def test_odd_records_are_judged(hospital: World) -> None:
-    with opened(hospital, "S4-1", 4) as episode:
+    with one_sweep(hospital) as episode:
         scene = params_of(episode).scene
         for odd in ODD:
             episode.step(Post(f"/{ORDER}", odd))

@@ -17,6 +17,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from fhir_gym.types import Resource
 from tests.tasks.packs.shift.live.playing import (
     Change,
     additions,
@@ -50,9 +51,31 @@ def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.
     """A shift with two kinds; most requesters change their minds. Agents handle one Task at a time."""
     handle_one_at_a_time(monkeypatch)
     dials = {"minutes": 45, "load": 2, "events": 3, "asking": 0}
-    with shift_of(KINDS, hospital, monkeypatch, "messages", variation=3, task=request.param, **dials) as episode:
-        episode.start()
-        yield episode
+    for variation in range(20):
+        with shift_of(KINDS, hospital, monkeypatch, "messages", variation, task=request.param, **dials) as episode:
+            episode.start()
+            if has_all_messages(episode):
+                yield episode
+                return
+    pytest.fail("no shift has all messages")
+
+
+def has_all_messages(episode: Episode) -> bool:
+    """Return whether a shift has both kinds of message about requests to do, and an unchanged Task at the start."""
+    requests = params_of(episode).requests
+    told = {one.message_withdraws for one in requests if one.message_after and decides(one)}
+    return len(told) == 2 and first_unchanged(episode) is not None
+
+
+def decides(one: DeskRequest) -> bool:
+    """Return whether a message about a request would change what is right."""
+    return not one.withdrawn and one.request.outcome == DONE
+
+
+def first_unchanged(episode: Episode) -> Resource | None:
+    """Return the first Task of the worklist that never changes."""
+    changed = {one.id for one in params_of(episode).requests if one.withdrawn or one.hurried or one.reworded}
+    return next((task for task in worklist(episode) if task["id"] not in changed), None)
 
 
 def play_without_messages(episode: Episode, change: Change = lambda action: [action]) -> None:
@@ -87,8 +110,7 @@ def first_with_message(episode: Episode, *, is_withdrawal: bool) -> str:
     return next(
         one.id
         for one in params_of(episode).requests
-        if one.message_after and one.message_withdraws is is_withdrawal and not one.withdrawn
-        if one.request.outcome == DONE
+        if one.message_after and one.message_withdraws is is_withdrawal and decides(one)
     )
 
 
@@ -175,8 +197,8 @@ def test_a_task_must_be_in_progress_before_it_is_closed(corrected: Episode) -> N
 @pytest.mark.parametrize(("reads", "passes"), [(2, False), (3, True)])
 def test_the_requester_has_two_minutes_to_object(corrected: Episode, reads: int, passes: bool) -> None:
     """A write takes one minute, a read 20 seconds."""
-    unchanged = {one.id for one in params_of(corrected).requests if not (one.withdrawn or one.hurried or one.reworded)}
-    task = next(one for one in worklist(corrected) if one["id"] in unchanged)
+    task = first_unchanged(corrected)
+    assert task is not None
     corrected.step(Put(f"/Task/{task['id']}", {**task, "status": "in-progress"}))
     for _ in range(reads):
         corrected.step(Get("/Patient?_count=1"))
