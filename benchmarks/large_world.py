@@ -18,6 +18,7 @@ from pathlib import Path
 from fhir_gym.fhir import World
 from fhir_gym.types import Resource
 from fhir_gym.worlds import Progress, build
+from fhir_gym.worlds.catalogue import Recipe
 from fhir_gym.worlds.hospital import NOW, VERSION
 from fhir_gym.worlds.hospital.labs import LABS, lab_resources
 from fhir_gym.worlds.hospital.people import Demographics, cohort, patient_resource
@@ -25,7 +26,6 @@ from fhir_gym.worlds.hospital.seeded_random import IdSequence, SeededRandom
 from fhir_gym.worlds.hospital.times import START, minutes
 from fhir_gym.worlds.hospital.vitals import VITALS, vital_resources
 from fhir_gym.worlds.loading import load_recipe
-from fhir_gym.worlds.recipe import Recipe
 
 __all__ = ["OBSERVATIONS", "PATIENTS", "generate", "large_world"]
 

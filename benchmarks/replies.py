@@ -27,7 +27,7 @@ from fhir_gym.agents.memory import EndpointEmbedder
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.tool_sources.mcp import McpTools
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
-from fhir_gym.worlds.json_client import JsonClient
+from fhir_gym.worlds.fhir_client import JsonClient
 
 __all__ = ["CLIENTS", "REPLIES", "hostile_server", "main"]
 

@@ -11,7 +11,7 @@ from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import LatestResponse, Params, Task
-from fhir_gym.testing.scripted_replies import ScriptedReply, offers_actions
+from fhir_gym.testing.chat_server import ScriptedReply, offers_actions
 
 
 class GoldOverChat:

@@ -14,8 +14,8 @@ from fhir_gym.fhir import World, serialization
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.batches import BatchClient, Record, batches
+from fhir_gym.worlds.bundles import rewrite_references
 from fhir_gym.worlds.loading import Progress
-from fhir_gym.worlds.references import rewrite_references
 
 _PAGE = 500
 _MOST_SHOWN = 1000

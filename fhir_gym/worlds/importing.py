@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from pathlib import Path
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World, WorldBuilder, index
 from fhir_gym.fhir.store.builder import UnusableResourceError, check_present
-from fhir_gym.types import Resource
+from fhir_gym.printable import one_line
+from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.bundles import bundle_records
 from fhir_gym.worlds.cache import build_lock, remove_leftovers, sweep
 from fhir_gym.worlds.catalogue import check_name, imported_path
 from fhir_gym.worlds.downloading import Download
-from fhir_gym.worlds.element_changes import ElementChanges
 from fhir_gym.worlds.fhir_client import FhirClient
 from fhir_gym.worlds.files import SourceRecord, find_files, read_lines
 from fhir_gym.worlds.import_scan import ImportScan, RefusedError, infer_now
@@ -345,3 +346,57 @@ def _add(builder: WorldBuilder, scan: ImportScan, place: str, resource: Resource
 def _name_of(source: Path) -> str:
     stem = source.resolve().name.split(".")[0] if source.is_file() else source.resolve().name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "imported"
+
+
+_EXAMPLES = 5
+_PATHS = 1000  # maximum number of distinct paths to count; only malformed data has more paths
+
+
+class ElementChanges:
+    """Counts of changed resources, with examples, and of dropped and changed elements by path."""
+
+    def __init__(self) -> None:
+        self.resources = 0
+        self.examples: list[str] = []
+        self.dropped: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+
+    def add(self, given: Resource, stored: Resource) -> None:
+        """Compare an imported resource with its stored form, except for `meta`, which the server fills in."""
+        before, after = _content(given), _content(stored)
+        if before == after:
+            return
+        kind = str(stored["resourceType"])
+        self.resources += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{kind}/{stored['id']}")
+        gone = Counter(_paths(kind, before)) - Counter(_paths(kind, after))
+        for path, times in gone.items():
+            if times > gone[path.rpartition(".")[0]]:  # otherwise the element was dropped with its parent
+                _count(self.dropped, path)
+        if not gone:
+            for name in before.keys() & after.keys():
+                if before[name] != after[name]:
+                    _count(self.changed, f"{kind}.{name}")
+
+
+def _content(resource: Resource) -> dict[str, Json]:
+    return {key: value for key, value in resource.items() if key != "meta"}
+
+
+def _paths(path: str, value: Json) -> Iterator[str]:
+    """Yield the path of every element in a value; all items of a list have the same path."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _paths(path, item)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            for item in inner if isinstance(inner, list) else (inner,):
+                yield f"{path}.{name}"
+                yield from _paths(f"{path}.{name}", item)
+
+
+def _count(paths: Counter[str], path: str) -> None:
+    path = one_line(path, 200)
+    if path in paths or len(paths) < _PATHS:
+        paths[path] += 1

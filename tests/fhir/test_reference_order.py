@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fhir_gym.fhir.adapters.reference_order import batches_by_reference
+from fhir_gym.fhir.adapters.undo import batches_by_reference
 from fhir_gym.types import Resource
 
 

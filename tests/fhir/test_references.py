@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
-from fhir_gym.fhir.interactions.placeholders import replace_placeholders
+from fhir_gym.fhir.interactions.batch import replace_placeholders
 from fhir_gym.fhir.interactions.references import ReferenceParts, find_references, indexed_paths, split_reference
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Resource

@@ -10,10 +10,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
-from fhir_gym.web.context import ViewerContext
-from fhir_gym.web.forms import form_route
-from fhir_gym.web.html import PageTemplates
+from fhir_gym.web.context import PageTemplates, ViewerContext
 from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.play_page import form_route
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
 

@@ -10,8 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.testclient import TestClient
 
-from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.html import PageTemplates
+from fhir_gym.web.context import ExportedPage, PageTemplates, ViewerContext
 from fhir_gym.web.links import ServerLinks
 from fhir_gym.web.pages import DeferredRoutes
 from fhir_gym.web.rollout_index import RolloutIndex

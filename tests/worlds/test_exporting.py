@@ -10,7 +10,7 @@ import pytest
 from fhir_gym import worlds
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Request, World
-from fhir_gym.worlds.references import rewrite_references
+from fhir_gym.worlds.bundles import rewrite_references
 from tests.worlds.linked_world import linked_resources, write_world
 
 

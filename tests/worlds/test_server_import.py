@@ -26,9 +26,8 @@ from fhir_gym.http_server import bind
 from fhir_gym.types import Resource
 from fhir_gym.worlds import ImportReport, importing
 from fhir_gym.worlds.cache import VARIABLE
-from fhir_gym.worlds.download_journal import DownloadJournal
-from fhir_gym.worlds.fhir_client import FhirClient
-from fhir_gym.worlds.json_client import ExpiredError
+from fhir_gym.worlds.downloading import DownloadJournal
+from fhir_gym.worlds.fhir_client import ExpiredError, FhirClient
 from tests.worlds.serving import Watched, served
 
 _IMPORT = (

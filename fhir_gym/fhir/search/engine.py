@@ -28,6 +28,7 @@ from fhir_gym.fhir.search.query import (
     whole_number,
 )
 from fhir_gym.fhir.search.sql.compile import (
+    MAX_NESTED,
     SortKey,
     count_query,
     default_keys,
@@ -36,9 +37,9 @@ from fhir_gym.fhir.search.sql.compile import (
     rids_query,
     simplify,
     sort_keys,
+    unnested,
 )
 from fhir_gym.fhir.search.sql.predicates import Condition, Scope, Sql
-from fhir_gym.fhir.search.sql.unnesting import MAX_NESTED, unnested
 from fhir_gym.fhir.urls import Pairs, decode_query, encode, encode_pairs
 
 FIRST_PASS = 13

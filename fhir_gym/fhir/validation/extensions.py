@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from fhir_gym.fhir.definitions import ExtensionDefinition, extension
-from fhir_gym.fhir.validation.issues import Issues
 from fhir_gym.fhir.validation.primitives import is_absolute
+from fhir_gym.fhir.validation.report import Issues
 from fhir_gym.fhir.validation.tree import Node
 
 _ANYWHERE = frozenset({"Element", "Any"})

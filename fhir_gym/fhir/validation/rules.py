@@ -7,12 +7,11 @@ from functools import cache
 
 from fhir_gym.fhir.definitions import children, constraints, profiled_type
 from fhir_gym.fhir.validation import invariants
-from fhir_gym.fhir.validation.bundles import check_bundle, needs_id
 from fhir_gym.fhir.validation.extensions import check_extension
-from fhir_gym.fhir.validation.issues import Issues
 from fhir_gym.fhir.validation.narrative import check_narrative
 from fhir_gym.fhir.validation.primitives import check_primitive, is_absolute, is_id
-from fhir_gym.fhir.validation.references import check_duplicates, check_orphans, check_reference
+from fhir_gym.fhir.validation.references import check_bundle, check_duplicates, check_orphans, check_reference, needs_id
+from fhir_gym.fhir.validation.report import Issues
 from fhir_gym.fhir.validation.terminology import check_code, check_coding, check_concept
 from fhir_gym.fhir.validation.tree import Node
 

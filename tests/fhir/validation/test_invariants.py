@@ -10,7 +10,7 @@ import pytest
 
 from fhir_gym.fhir.definitions import DATA_TYPES, RESOURCE_TYPES, Constraint, Element, children, constraints
 from fhir_gym.fhir.validation import Issues, invariants
-from fhir_gym.fhir.validation.ordering import in_order
+from fhir_gym.fhir.validation.invariants import in_order
 from fhir_gym.fhir.validation.tree import Node, _Reader, read_tree
 
 VALUES: dict[str, list[Any]] = {
