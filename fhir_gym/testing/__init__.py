@@ -11,13 +11,13 @@ from fhir_gym.testing.chat_server import (
     FAULTS,
     ChatServer,
     Fault,
+    GoldOverChat,
     ReplyPolicy,
     ScriptedReply,
     random_faults,
     scripted_policy,
 )
 from fhir_gym.testing.fhir import serving
-from fhir_gym.testing.gold import GoldOverChat
 from fhir_gym.testing.study_policies import StudyModel
 
 __all__ = [

@@ -23,8 +23,8 @@ from fhir_gym.fhir.search.bundles import fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import FULLTEXT, no_fulltext
 from fhir_gym.fhir.search.engine import CompiledQuery, SearchResult, fetch, remember
 from fhir_gym.fhir.search.includes import CHUNK, MAX_INCLUDED, MAX_ROUNDS, check_number, included, referring
+from fhir_gym.fhir.search.predicates import MAX_VALUES
 from fhir_gym.fhir.search.query import DEFAULT_COUNT, Include, SearchOptions, Shape, parse_options
-from fhir_gym.fhir.search.sql.predicates import MAX_VALUES
 from fhir_gym.fhir.store import ResourceRow, stored
 from fhir_gym.fhir.store.versions import versions
 from fhir_gym.fhir.terminology import expand, validate_code

@@ -15,6 +15,7 @@ from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.search.bundles import Link, fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import compile_query
 from fhir_gym.fhir.search.includes import included
+from fhir_gym.fhir.search.predicates import Condition, Scope, Sql
 from fhir_gym.fhir.search.query import (
     DEFAULT_COUNT,
     WHOLE,
@@ -27,7 +28,7 @@ from fhir_gym.fhir.search.query import (
     parse_shape,
     whole_number,
 )
-from fhir_gym.fhir.search.sql.compile import (
+from fhir_gym.fhir.search.sql_query import (
     MAX_NESTED,
     SortKey,
     count_query,
@@ -39,7 +40,6 @@ from fhir_gym.fhir.search.sql.compile import (
     sort_keys,
     unnested,
 )
-from fhir_gym.fhir.search.sql.predicates import Condition, Scope, Sql
 from fhir_gym.fhir.urls import Pairs, decode_query, encode, encode_pairs
 
 FIRST_PASS = 13

@@ -12,9 +12,7 @@ from fhir_gym.fhir.search.conditions.numbers import quantity_condition
 from fhir_gym.fhir.search.conditions.references import LOWER_TYPES, target_type
 from fhir_gym.fhir.search.conditions.strings import string_condition
 from fhir_gym.fhir.search.conditions.tokens import token_condition
-from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
-from fhir_gym.fhir.search.sql.compile import chained_order, ids_query, set_query
-from fhir_gym.fhir.search.sql.predicates import (
+from fhir_gym.fhir.search.predicates import (
     NO_ORDER,
     NOTHING,
     ORDERED,
@@ -27,6 +25,8 @@ from fhir_gym.fhir.search.sql.predicates import (
     any_of,
     marks,
 )
+from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
+from fhir_gym.fhir.search.sql_query import chained_order, ids_query, set_query
 
 Compile = Callable[[Scope, str, list[str]], Condition | None]
 """A function that compiles a parameter from its full name and all its values; None if all values are empty."""

@@ -21,8 +21,7 @@ from fhir_gym.fhir.search.conditions.numbers import near_condition, number_condi
 from fhir_gym.fhir.search.conditions.references import reference_condition
 from fhir_gym.fhir.search.conditions.strings import string_condition, uri_condition
 from fhir_gym.fhir.search.conditions.tokens import token_condition
-from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
-from fhir_gym.fhir.search.sql.predicates import (
+from fhir_gym.fhir.search.predicates import (
     MAX_VALUES,
     NOTHING,
     AllOf,
@@ -33,6 +32,7 @@ from fhir_gym.fhir.search.sql.predicates import (
     marks,
     unknown_parameter,
 )
+from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
 
 _NO_ID = re.compile(r"[^/]+/|.+://[^/]*/[^/]*")
 """Texts that HAPI reads as a type without an id: ``Patient/`` and ``http://example.org/x``."""

@@ -6,8 +6,8 @@ from math import cos, radians
 
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.predicates import ORDERED, AllOf, Condition, RowCondition, any_of, marks
 from fhir_gym.fhir.search.query import split, split_prefix, unescape
-from fhir_gym.fhir.search.sql.predicates import ORDERED, AllOf, Condition, RowCondition, any_of, marks
 
 _COMPARE = {"": "=", "eq": "=", "ne": "<>", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _APPROXIMATELY = 0.1

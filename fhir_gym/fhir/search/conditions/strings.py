@@ -5,8 +5,8 @@ from __future__ import annotations
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.predicates import ORDERED, PLAIN, Condition, RowCondition, any_of, failed_search, marks
 from fhir_gym.fhir.search.query import unescape
-from fhir_gym.fhir.search.sql.predicates import ORDERED, PLAIN, Condition, RowCondition, any_of, failed_search, marks
 
 MAX_STRING = 768
 _AFTER = chr(0x10FFFF)

@@ -10,8 +10,7 @@ from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.strings import prefix_condition
-from fhir_gym.fhir.search.query import split, unescape
-from fhir_gym.fhir.search.sql.predicates import (
+from fhir_gym.fhir.search.predicates import (
     NOTHING,
     PLAIN,
     Condition,
@@ -22,6 +21,7 @@ from fhir_gym.fhir.search.sql.predicates import (
     failed_search,
     marks,
 )
+from fhir_gym.fhir.search.query import split, unescape
 from fhir_gym.fhir.terminology import known_value_set
 
 _TAGS = frozenset({"_tag", "_security"})

@@ -14,7 +14,7 @@ from typing import Any
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, SearchParameter, search_parameters
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.sql.predicates import (
+from fhir_gym.fhir.search.predicates import (
     BY_REFERENCE,
     NO_ORDER,
     AllOf,
