@@ -25,7 +25,7 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.http_server import bind, make_http_server
 from fhir_gym.printable import visible
 from fhir_gym.web.context import ASSETS, PageTemplates, ViewerContext
-from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.links import Links
 from fhir_gym.web.pages import page_routes
 from fhir_gym.web.rollout_index import RolloutIndex, UnknownEpisodeError
 from fhir_gym.web.world_store import WorldStore
@@ -130,7 +130,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
     """
     templates = PageTemplates()
     context = ViewerContext(
-        index=RolloutIndex(paths), worlds=WorldStore([world] if world else []), links=ServerLinks(), templates=templates
+        index=RolloutIndex(paths), worlds=WorldStore([world] if world else []), links=Links(), templates=templates
     )
 
     @asynccontextmanager
