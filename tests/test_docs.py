@@ -112,7 +112,7 @@ def test_every_public_name_has_an_example() -> None:
     for name in (
         "worlds.load",
         "worlds.build",
-        "import_ndjson",
+        "import_files",
         "World",
         "Session",
         "Request",

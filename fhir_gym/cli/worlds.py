@@ -116,9 +116,9 @@ def import_(
                 on_report=reports.append,
             )
         else:
-            chosen = format or worlds.format_of(Path(source).expanduser())
-            importer = worlds.import_ndjson if chosen == "ndjson" else worlds.import_bundles
-            world = importer(source, out=out, name=name, replace=replace, progress=update, on_report=reports.append)
+            world = worlds.import_files(
+                source, format=format, out=out, name=name, replace=replace, progress=update, on_report=reports.append
+            )
     with world:
         _show(world)
     for report in reports:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
@@ -21,7 +22,7 @@ from fhir_gym.worlds.cache import build_lock, remove_leftovers, sweep
 from fhir_gym.worlds.catalogue import check_name, imported_path
 from fhir_gym.worlds.downloading import Download
 from fhir_gym.worlds.fhir_client import FhirClient
-from fhir_gym.worlds.files import SourceRecord, find_files, read_lines
+from fhir_gym.worlds.files import Format, SourceRecord, find_files, format_of, read_lines
 from fhir_gym.worlds.import_scan import ImportScan, RefusedError, infer_now
 from fhir_gym.worlds.loading import Progress, require_replaceable
 
@@ -64,9 +65,10 @@ class ImportReport:
     notes: tuple[str, ...] = ()
 
 
-def import_ndjson(
+def import_files(
     source_dir: str | Path,
     *,
+    format: Format | None = None,
     out: str | Path | None = None,
     name: str | None = None,
     replace: bool = False,
@@ -74,13 +76,15 @@ def import_ndjson(
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
 ) -> World:
-    """Import NDJSON files, such as a FHIR bulk export, as a world.
+    """Import the NDJSON files of a FHIR bulk export, or JSON files with one Bundle each, such as Synthea's, as a world.
 
-    Reads every `.ndjson` and `.ndjson.gz` file below the folder in sorted order and ignores other files. If any line
-    is invalid, nothing is imported and the error lists up to 20 of the problems. Dangling references are kept.
+    Reads every file of the format below the folder in sorted order, also with `.gz` appended, and ignores other files.
+    If any record is invalid, nothing is imported and the error lists up to 20 of the problems. References between
+    Bundles by `urn:uuid:` or by identifier (`Practitioner?identifier=…`) are resolved; dangling references are kept.
 
     Args:
         source_dir: A folder or one file.
+        format: `ndjson` or `bundles`; by default the format of the files (see `format_of`).
         out: World file to write; by default a file in the cache, where `load(name)` finds it.
         name: Name of the world; by default the name of the folder or file.
         replace: Whether to replace an existing world.
@@ -89,40 +93,17 @@ def import_ndjson(
         on_report: Called with the report before the world is returned.
 
     Raises:
-        WorldError: There is nothing to import, a line is invalid, the world exists, or the file is not writable.
+        WorldError: There is nothing to import, a record is invalid, the world exists, or the file is not writable.
     """
     source = Path(source_dir).expanduser()
     target = _Target.of(out, name or _name_of(source), replace, now)
-    files = find_files(source, [".ndjson"])
+    is_ndjson = (format or format_of(source)) == "ndjson"
+    files = [(path, _shown(path, source)) for path in find_files(source, ".ndjson" if is_ndjson else ".json")]
 
     def records() -> Iterator[SourceRecord]:
-        for path in files:
-            yield from read_lines(path, _shown(path, source))
-
-    return _Import(str(source), len(files), records, now, progress, on_report).into(target)
-
-
-def import_bundles(
-    source_dir: str | Path,
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    replace: bool = False,
-    now: datetime | None = None,
-    progress: Progress | None = None,
-    on_report: Callable[[ImportReport], None] | None = None,
-) -> World:
-    """Import `.json` files with one Bundle each, such as Synthea's output, as a world.
-
-    Resolves `urn:uuid:` and conditional references (`Practitioner?identifier=…`) between the imported resources.
-    Arguments, errors and result are those of `import_ndjson`.
-    """
-    source = Path(source_dir).expanduser()
-    target = _Target.of(out, name or _name_of(source), replace, now)
-    files = find_files(source, [".json"])
-
-    def records() -> Iterator[SourceRecord]:
-        return bundle_records([(path, _shown(path, source)) for path in files])
+        if not is_ndjson:
+            return bundle_records(files)
+        return chain.from_iterable(read_lines(path, shown) for path, shown in files)
 
     return _Import(str(source), len(files), records, now, progress, on_report).into(target)
 
