@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import httpx
@@ -40,8 +39,7 @@ class JsonClient:
     Args:
         url: Base URL, such as ``http://localhost:8080/fhir``. A user and password in the URL are sent as basic
             authentication.
-        headers: Headers of every request, such as ``Authorization``.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         timeout: Maximum time of one request and its reply in seconds.
         pause: Function that waits before a retry; called with the number of seconds.
 
@@ -52,22 +50,21 @@ class JsonClient:
         requests: Number of requests so far, including repeated ones.
 
     Raises:
-        WorldError: The base URL, a header or the CA file is invalid.
+        WorldError: The base URL or the CA file is invalid.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        headers: Mapping[str, str] | None = None,
-        ca: str | Path | None = None,
+        credentials: Credentials | None = None,
         timeout: float = 120.0,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         sent = {"Accept": "application/fhir+json", "Cache-Control": "no-cache"}
         try:
             address = ServerAddress.of(url)
-            self._credentials = Credentials(headers, ca=ca).at(address)
+            self._credentials = (credentials or Credentials()).at(address)
             self._client = self._credentials.client(headers=sent, timeout=timeout)
         except ValueError as error:
             raise WorldError(str(error)) from error

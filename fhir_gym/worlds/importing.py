@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World, WorldBuilder, index
+from fhir_gym.fhir import Credentials, World, WorldBuilder, index
 from fhir_gym.fhir.store.builder import UnusableResourceError, check_present
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
@@ -116,8 +116,7 @@ def import_server(
     name: str | None = None,
     replace: bool = False,
     now: datetime | None = None,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
     page_size: int = 500,
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
@@ -134,8 +133,7 @@ def import_server(
         name: Name of the world; by default derived from the URL.
         replace: Whether to replace an existing world.
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         page_size: Requested page size; a server may send smaller pages.
         progress: Called with the number of processed resources (first fetched, then written) and the total.
         on_report: Called with the report before the world is returned.
@@ -145,7 +143,7 @@ def import_server(
         WorldError: The server is not an R4 server or fails for more than half a minute, resources are invalid, totals
             differ, or the world is not writable.
     """
-    client = FhirClient(url, headers=headers, ca=ca)
+    client = FhirClient(url, credentials=credentials)
     try:
         target = _Target.of(out, name or client.name, replace, now)
         folder = target.path.with_name(f".{target.path.name}.spool")

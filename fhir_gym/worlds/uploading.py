@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World
+from fhir_gym.fhir import Credentials, World
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.worlds.batches import BatchClient, batches
 from fhir_gym.worlds.cache import cache_dir
@@ -46,8 +46,7 @@ def upload(
     url: str,
     *,
     add: bool = False,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
     progress: Progress | None = None,
 ) -> UploadReport:
     """Upload the resources of a world to a FHIR server, under the world's ids, and compare them afterwards.
@@ -60,8 +59,7 @@ def upload(
         url: Base URL of the server, such as `http://localhost:8080/fhir`.
         add: Whether the server may have other resources of the world's types. They stay, except that resources with
             the same type and id are replaced.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         progress: Called with the number of processed resources and the total. If the server has resources of the
             world's types, all resources are first read, then sent, then compared; otherwise they are sent and compared.
 
@@ -70,7 +68,7 @@ def upload(
             minute, or has different content after the upload.
         InfraError: An environment, a run or another upload on this machine uses the server.
     """
-    client = BatchClient(url, headers=headers, ca=ca)
+    client = BatchClient(url, credentials=credentials)
     try:
         with ServerLock(client.base):
             journal = upload_journal(world, client.base, client.name)
