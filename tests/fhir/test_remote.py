@@ -19,20 +19,8 @@ from fhir_gym.tasks import pack_ids
 from fhir_gym.types import Resource
 from tests.fhir.remote_writes import NOTE, WRITES, AnySession, bundle, furnish, send, state
 from tests.fhir.writing import patient
-from tests.property.scene import FHIR, NOW, build_world
+from tests.property.scene import FHIR, NOW
 from tests.worlds.serving import Watched, served
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("remote")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)
