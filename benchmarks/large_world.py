@@ -1,23 +1,14 @@
-"""Generate the large world of the benchmarks: many Observations for few patients, as in MedAgentBench's cohort.
-
-`python -m benchmarks.large_world [--observations N] [--patients N]` builds the world and prints one JSON line.
-`python -m benchmarks.large_world --world cohort` rebuilds a named world in a temporary file and prints a
-line of the same form.
-"""
+"""Generate the large world of the benchmarks: many Observations for few patients, as in MedAgentBench's cohort."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fhir_gym.fhir import World
 from fhir_gym.types import Resource
-from fhir_gym.worlds import Progress, build
+from fhir_gym.worlds import Progress
+from fhir_gym.worlds.catalogue import Recipe
 from fhir_gym.worlds.hospital import NOW, VERSION
 from fhir_gym.worlds.hospital.labs import LABS, lab_resources
 from fhir_gym.worlds.hospital.people import Demographics, cohort, patient_resource
@@ -25,7 +16,6 @@ from fhir_gym.worlds.hospital.seeded_random import IdSequence, SeededRandom
 from fhir_gym.worlds.hospital.times import START, minutes
 from fhir_gym.worlds.hospital.vitals import VITALS, vital_resources
 from fhir_gym.worlds.loading import load_recipe
-from fhir_gym.worlds.recipe import Recipe
 
 __all__ = ["OBSERVATIONS", "PATIENTS", "generate", "large_world"]
 
@@ -84,27 +74,3 @@ def large_world(
     )
     with load_recipe(recipe, progress=progress) as world:
         return world.path
-
-
-def main() -> None:
-    """Build the world and print its size and build time."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--observations", type=int, default=OBSERVATIONS)
-    parser.add_argument("--patients", type=int, default=PATIENTS)
-    parser.add_argument("--world", help="build this named world instead, such as cohort")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        if options.world:
-            path = build(options.world, Path(folder) / "world.sqlite")
-        else:
-            path = large_world(options.observations, options.patients)
-        seconds = round(time.perf_counter() - start, 1)
-        with World.open(path) as world:
-            manifest = world.manifest
-        figures = {"world": manifest.name, "records": manifest.total, "content_hash": manifest.content_hash}
-        print(json.dumps({"name": "large_world", **figures, "bytes": path.stat().st_size, "seconds": seconds}))
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,7 @@ __all__ = ["main"]
 _ENV_ID = "FHIRAgent/Appointment-v0"
 _TASK = {"env_id": _ENV_ID, "task": "02a"}
 _WARM_UP = 20
-_SHIFT = {"env_id": "FHIRAgent/Shift-v0", "task": "day-4"}
+_SHIFT = "FHIRAgent/Shift-v0"
 _ROUNDS = 10
 """Number of times that each client plays an episode to its end."""
 
@@ -149,14 +149,14 @@ async def episodes(url: str, report: Report, clients: int, pid: int, patients: S
     report.line("HTTP: episodes of start, search, finish", n=_ROUNDS * clients, per_second=rate, **figures)
 
 
-async def waits(url: str, report: Report, ending: int, patients: Sequence[str]) -> None:
+async def waits(url: str, report: Report, task: str, ending: int, patients: Sequence[str]) -> None:
     """Measure the calls of one client while another client ends several live shifts at the same time."""
     async with mcp.Client(url) as connected, mcp.Client(url) as other:
         shifts = [Client(connected, patients) for _ in range(ending)]
         for variation, shift in enumerate(shifts):
-            await shift.start(variation, _SHIFT)
+            await shift.start(variation, {"env_id": _SHIFT, "task": task})
         client = Client(other, patients)
-        await client.start(0, _SHIFT)
+        await client.start(0, {"env_id": _SHIFT, "task": task})
         calls: dict[str, Callable[[], Awaitable[object]]] = {"ping": other.list_tools, "read": partial(client.read, 0)}
         longest = dict.fromkeys(calls, 0.0)
         start = time.perf_counter()
@@ -168,7 +168,7 @@ async def waits(url: str, report: Report, ending: int, patients: Sequence[str]) 
                 longest[name] = max(longest[name], time.perf_counter() - before)
         seconds = round(time.perf_counter() - start, 2)
     figures = {f"longest_{name}_ms": round(1_000 * wait) for name, wait in longest.items()}
-    report.line("HTTP: calls beside the end of live shifts", n=ending, end_seconds=seconds, **figures)
+    report.line("HTTP: calls beside the end of live shifts", task=task, n=ending, end_seconds=seconds, **figures)
 
 
 def processor_time(pid: int | None) -> float:
@@ -205,7 +205,7 @@ def serving(max_steps: int, env_id: str = _ENV_ID) -> Iterator[tuple[str, int]]:
             server.terminate()
 
 
-def measure(world: World, number: int, clients: int) -> None:
+def measure(world: World, number: int, clients: int, shifts: Mapping[str, int]) -> None:
     """Print all measurements."""
     report = Report(world.name, world.manifest.total)
     patients = world.ids("Patient")
@@ -218,9 +218,9 @@ def measure(world: World, number: int, clients: int) -> None:
         asyncio.run(calls(url, report, "HTTP", number // 4, patients, pid))
         asyncio.run(concurrent_calls(url, report, "HTTP", number // 2, clients, patients))
         asyncio.run(episodes(url, report, clients, pid, patients))
-    with serving(1_000, _SHIFT["env_id"]) as (url, _):
-        for ending in (1, 8):
-            asyncio.run(waits(url, report, ending, patients))
+    with serving(1_000, _SHIFT) as (url, _):
+        for task, ending in shifts.items():
+            asyncio.run(waits(url, report, task, ending, patients))
 
 
 def main() -> None:
@@ -231,7 +231,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few calls and clients")
     options = parser.parse_args()
     with worlds.load("hospital-small") as world:
-        measure(world, *((100, 8) if options.quick else (options.calls, options.sessions)))
+        if options.quick:
+            measure(world, 40, 4, {"Q1-1": 1})
+        else:
+            measure(world, options.calls, options.sessions, {"day-4": 8})
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
     with ExitStack() as stack:
         name = options.world or ("hospital-small" if options.quick else "cohort")
         world = stack.enter_context(open_data(name, stack))
-        run(world, _Sizes(5, 20, 1, 2) if options.quick else _Sizes())
+        run(world, _Sizes(2, 10, 1, 2) if options.quick else _Sizes())
         if options.task_file:
             data = stack.enter_context(open_data(options.data or name, stack))
             report = Report(data.name, data.manifest.total)

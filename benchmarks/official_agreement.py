@@ -91,7 +91,7 @@ def open_data(name: str, stack: ExitStack) -> World:
     if not Path(name).is_dir():
         return worlds.load(name)
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    return worlds.import_ndjson(name, out=Path(folder) / "imported.sqlite")
+    return worlds.import_files(name, out=Path(folder) / "imported.sqlite")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all HTTP clients of fhir_gym share: limits on the size and the duration of a server's reply."""
+"""What all HTTP clients of fhir_gym share: limits on the size and the duration of a server's reply, and redirects."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from contextvars import ContextVar
 from importlib import import_module
 from time import monotonic
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import httpcore
 import httpx
 from typing_extensions import override
 
-__all__ = ["REPLY_BYTES", "ReplyTooLargeError", "limit_replies", "limit_size"]
+from fhir_gym.printable import one_line
+
+__all__ = ["REPLY_BYTES", "ReplyTooLargeError", "limit_replies", "limit_size", "redirect_target"]
 
 REPLY_BYTES = 32 * 1024 * 1024
 """The maximum size of a decompressed reply, unless the client sets another limit."""
@@ -164,3 +167,19 @@ def _remaining(timeout: float | None) -> float:
     if remaining <= 0:
         raise httpcore.ReadTimeout("the reply took too long")
     return remaining if timeout is None else min(timeout, remaining)
+
+
+def redirect_target(url: str, location: str | None) -> str | None:
+    """Return the URL a redirect points to, for messages. Redirects are never followed: they could leak credentials.
+
+    Returns:
+        The URL on one line, without user and password; None if there is no Location header.
+    """
+    if not location:
+        return None
+    try:
+        target = urlsplit(urljoin(url, location.strip()))
+        shown = target._replace(netloc=target.netloc.rpartition("@")[2]).geturl()
+    except ValueError:  # such as an incomplete IPv6 address
+        shown = location
+    return one_line(shown, 200)

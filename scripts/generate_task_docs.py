@@ -1,14 +1,11 @@
-"""Write docs/tasks/*.md from the task classes.
+"""Write docs/tasks/*.md, the site's reference of tasks: `python -m scripts.generate_task_docs`.
 
-python scripts/generate_task_docs.py            write the pages
-python scripts/generate_task_docs.py --check    exit with 1 if a page is out of date
+The pages come from the task classes and are not committed; `make docs-site` writes them before it builds the site.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,9 @@ from fhir_gym.files import write_file
 from fhir_gym.registration import SHIPPED
 from fhir_gym.tasks import Task, get_pack, get_task, task_keys
 from fhir_gym.tasks.core.docstrings import sections, summary
+from fhir_gym.tasks.packs.action_reasoning import ranges
 
-PAGES = {get_pack(env_id).package.rpartition(".")[2]: env_id for env_id in SHIPPED}
+PACKS = {get_pack(env_id).package.rpartition(".")[2]: env_id for env_id in SHIPPED}
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "tasks"
 
 
@@ -31,7 +29,7 @@ def page(env_id: str) -> str:
 def _head(env_id: str, tasks: list[Task[Any]]) -> Iterator[str]:
     yield f"# Tasks of `{env_id}`"
     yield ""
-    yield "Made from the task classes by `python scripts/generate_task_docs.py`. See also [tasks](../tasks.md)."
+    yield "Made from the task classes by `python -m scripts.generate_task_docs`. See also [tasks](../tasks.md)."
     yield ""
     yield "| key | task | kind | category | difficulty | answer |"
     yield "|---|---|---|---|---|---|"
@@ -74,26 +72,24 @@ def _plain(text: str) -> str:
 
 
 def _alternatives(task: Task[Any]) -> str:
-    return " or ".join(", ".join(one) for one in task.required_tools)
+    return " or ".join(", ".join(tools) for tools in task.required_tools)
 
 
-def main() -> int:
-    """Write or check the pages."""
-    parser = argparse.ArgumentParser(description="Write docs/tasks/*.md from the task classes.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
-    stale = []
-    check = parser.parse_args().check
-    for name, env_id in PAGES.items():
-        path, text = FOLDER / f"{name}.md", page(env_id)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(path)
-        if not check:
-            write_file(path, text)
-    for path in stale:
-        print(f"{'out of date' if check else 'written'}: {path}")
-    return int(check and bool(stale))
+def pages() -> dict[str, str]:
+    """Return the text of every page by the name of its file."""
+    return {f"{name}.md": page(env_id) for name, env_id in PACKS.items()} | {"reference_ranges.md": _ranges()}
+
+
+def _ranges() -> str:
+    rules = "The rules of these ranges: [action-based reasoning](../action_reasoning.md#reference-ranges)."
+    return f"# Reference ranges\n\n{rules} They are not medical advice.\n\n{ranges.markdown()}\n"
+
+
+def main() -> None:
+    """Write the pages."""
+    for name, text in pages().items():
+        write_file(FOLDER / name, text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

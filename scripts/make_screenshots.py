@@ -10,9 +10,9 @@ from pathlib import Path
 
 import fhir_gym
 from fhir_gym import worlds
+from fhir_gym.testing.fhir import AppServer
 from fhir_gym.web import create_viewer
 from tests.browser import Browser, browser
-from tests.web.servers import served
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 ENV = "FHIRAgent/Appointment-v0"
@@ -64,8 +64,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
         play_tasks(path)
-        with served(create_viewer([path])) as url, browser() as window:
-            take(window, url)
+        with AppServer(create_viewer([path])) as server, browser() as window:
+            take(window, server.url)
 
 
 if __name__ == "__main__":

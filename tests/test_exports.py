@@ -32,7 +32,7 @@ PROMISED = {
         "worlds",
         "write_rollouts",
     },
-    "fhir_gym.worlds": {"available", "build", "import_ndjson", "load"},
+    "fhir_gym.worlds": {"available", "build", "import_files", "load"},
     "fhir_gym.fhir": {"Request", "Response", "Session", "World"},
     "fhir_gym.tasks": {"Check", "FinishedEpisode", "Task", "Verdict", "register"},
     "fhir_gym.cli": {"main"},

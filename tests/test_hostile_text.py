@@ -14,7 +14,7 @@ from fhir_gym.agents.chat_messages import Completion
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.local import _split_calls
 from fhir_gym.episode import read_response
-from fhir_gym.fhir.definitions import _terminology, value_set
+from fhir_gym.fhir.definitions import _codes, value_set
 from fhir_gym.fhir.index import dates, values
 from fhir_gym.fhir.search import query as search_query
 from fhir_gym.tasks.grading.answers import (
@@ -133,7 +133,7 @@ def test_the_number_of_header_lines_is_limited(text: str) -> None:
         (partial(values.compartment_key, "Patient"), values._compartment_key),
         (dates.interval, dates._interval),
         (search_query.parse_name, search_query._parsed),
-        (value_set, _terminology._listed),
+        (value_set, _codes._listed),
     ],
 )
 def test_long_texts_are_not_cached(remember: Callable[[str], object], remembered: Any) -> None:

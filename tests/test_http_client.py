@@ -10,10 +10,10 @@ import mcp.client.streamable_http
 import openai
 import pytest
 
-from benchmarks.replies import CLIENTS, REPLIES, hostile_server
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.http_client import ReplyTooLargeError, limit_replies, limit_size
+from tests.hostile_replies import CLIENTS, REPLIES, hostile_server
 
 assert mcp and openai  # imported now, because a test measures memory
 MIB = 1024 * 1024

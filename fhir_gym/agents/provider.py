@@ -16,8 +16,7 @@ from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
-from fhir_gym.fhir.adapters.redirects import destination
-from fhir_gym.http_client import ReplyTooLargeError, limit_size
+from fhir_gym.http_client import ReplyTooLargeError, limit_size, redirect_target
 from fhir_gym.types import Json
 
 _CONNECT_TIMEOUT = 20.0  # seconds
@@ -201,7 +200,7 @@ class Provider:
         """Return the exception to raise for a response with an error status."""
         status: int = error.status_code
         if 300 <= status < 400:
-            target = destination(self._shown, error.response.headers.get("location")) or "elsewhere"
+            target = redirect_target(self._shown, error.response.headers.get("location")) or "elsewhere"
             return EndpointError(
                 f"{self._shown} redirects to {target} (HTTP {status}); redirects are not followed, to protect prompts "
                 "and key: use that URL as base_url if it is right"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -107,8 +107,7 @@ def import_(
             world = worlds.import_server(
                 source,
                 types=types.replace(",", " ").split() if types is not None else None,
-                headers=credentials.headers,
-                ca=credentials.ca,
+                credentials=credentials,
                 out=out,
                 name=name,
                 replace=replace,
@@ -116,9 +115,9 @@ def import_(
                 on_report=reports.append,
             )
         else:
-            chosen = format or worlds.format_of(Path(source).expanduser())
-            importer = worlds.import_ndjson if chosen == "ndjson" else worlds.import_bundles
-            world = importer(source, out=out, name=name, replace=replace, progress=update, on_report=reports.append)
+            world = worlds.import_files(
+                source, format=format, out=out, name=name, replace=replace, progress=update, on_report=reports.append
+            )
     with world:
         _show(world)
     for report in reports:
@@ -153,7 +152,7 @@ def upload(
 
     credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
-        report = worlds.upload(opened, server, add=add, headers=credentials.headers, ca=credentials.ca, progress=update)
+        report = worlds.upload(opened, server, add=add, credentials=credentials, progress=update)
     if as_json:
         print_json(asdict(report))
         return
@@ -184,9 +183,7 @@ def compare(
 
     credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
-        found = worlds.compare(
-            opened, server, headers=credentials.headers, ca=credentials.ca, most=limit, progress=update
-        )
+        found = worlds.compare(opened, server, credentials=credentials, most=limit, progress=update)
     if as_json:
         print_json({**asdict(found), "equal": found.equal})
     elif found.equal:
@@ -237,14 +234,13 @@ def restore(
     from fhir_gym import worlds
 
     credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
-    access: Any = {"headers": credentials.headers, "ca": credentials.ca}
     with _opened(world) as opened:
         found = None
         if from_world:
             with progress(f"Comparing {opened.name}") as update:
-                found = worlds.compare(opened, server, progress=update, **access)
+                found = worlds.compare(opened, server, credentials=credentials, progress=update)
             _confirm_changes(found, yes)
-        report = worlds.restore(opened, server, comparison=found, force=force, **access)
+        report = worlds.restore(opened, server, comparison=found, force=force, credentials=credentials)
     if as_json:
         print_json(asdict(report))
         return

@@ -14,7 +14,7 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization.turtle_writer import write_turtle
-from fhir_gym.fhir.serialization.xml_writer import write_xml
+from fhir_gym.fhir.serialization.xml import write_xml
 from fhir_gym.fhir.urls import Pairs
 
 _BYTES_A_STEP = 2  # of JSON that is converted

@@ -20,7 +20,7 @@ from fhir_gym.rollouts.episode_runner import attempt_episode, run_at_once
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
-from fhir_gym.worlds.cached_copies import find_copy, store_copy
+from fhir_gym.worlds.cache import find_copy, store_copy
 
 _FILES = ("task_file", "funcs_file")
 

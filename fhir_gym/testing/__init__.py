@@ -7,11 +7,17 @@ Examples:
     True
 """
 
-from fhir_gym.testing.chat_server import ChatServer
-from fhir_gym.testing.faults import FAULTS, Fault, random_faults
+from fhir_gym.testing.chat_server import (
+    FAULTS,
+    ChatServer,
+    Fault,
+    GoldOverChat,
+    ReplyPolicy,
+    ScriptedReply,
+    random_faults,
+    scripted_policy,
+)
 from fhir_gym.testing.fhir import serving
-from fhir_gym.testing.gold import GoldOverChat
-from fhir_gym.testing.scripted_replies import ReplyPolicy, ScriptedReply, scripted_policy
 from fhir_gym.testing.study_policies import StudyModel
 
 __all__ = [

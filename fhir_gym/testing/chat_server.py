@@ -1,12 +1,14 @@
-"""An OpenAI-compatible chat server with scripted replies."""
+"""An OpenAI-compatible chat server with scripted replies or the reference solutions, which can simulate faults."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,10 +16,121 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fhir_gym.testing.app_server import AppServer
-from fhir_gym.testing.faults import Fault
-from fhir_gym.testing.scripted_replies import ReplyPolicy, ScriptedReply, scripted_policy
+from fhir_gym import tasks
+from fhir_gym.actions import GRAMMAR, Action, Finish
+from fhir_gym.episode import read_response
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import LatestResponse, Params, Task
+from fhir_gym.testing.fhir import AppServer
 from fhir_gym.types import Json
+
+Fault = Literal["429", "500", "503", "timeout", "half", "garbled", "no_message"]
+"""Name of a fault: an error status, no response, a lost connection, truncated JSON, or a reply without a message."""
+
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+"""All faults that a chat server can simulate."""
+
+
+def random_faults(share: float, *, kinds: Sequence[Fault] = FAULTS, seed: int = 0) -> Callable[[int], Fault | None]:
+    """Return a function that chooses a fault, or none, for a request; the request number and the seed determine it.
+
+    On average, this share of the requests fails.
+    """
+
+    def fault(number: int) -> Fault | None:
+        rng = random.Random(f"{seed}/{number}")
+        return rng.choice(kinds) if rng.random() < share else None
+
+    return fault
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """A reply of the chat completions API.
+
+    Attributes:
+        content: The text; None for no text.
+        calls: Tool calls. Each has a name, and arguments as an object or as text, which may be invalid.
+        finish_reason: The reported finish reason; None means ``tool_calls`` if the reply has calls, otherwise ``stop``.
+        refusal: Text of the refusal, in OpenAI's format.
+        reasoning: Text of the reasoning, as a separate member of the message.
+        message: Further members of the message.
+        usage: Whether the reply reports token counts.
+    """
+
+    content: str | None = None
+    calls: Sequence[tuple[str, Mapping[str, Json] | str]] = ()
+    finish_reason: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    message: Mapping[str, Json] = field(default_factory=dict)
+    usage: bool = True
+
+    def body(self, request: Mapping[str, Any], number: int) -> dict[str, Json]:
+        """Return the body of the response.
+
+        Args:
+            request: The body of the request.
+            number: Number of the request. The ids of tool calls do not depend on this number, so that equal
+                conversations get equal replies.
+        """
+        message: dict[str, Json] = {"role": "assistant", "content": self.content}
+        if self.calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{len(request['messages'])}_{at}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": _text(given)},
+                }
+                for at, (name, given) in enumerate(self.calls)
+            ]
+        if self.refusal is not None:
+            message["refusal"] = self.refusal
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        message |= self.message
+        reason = self.finish_reason or ("tool_calls" if self.calls else "stop")
+        read = sum(len(str(part.get("content") or "")) for part in request["messages"]) // 4
+        written = len(json.dumps(message)) // 4
+        counted = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        return {
+            "id": f"chatcmpl-{number}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": request["model"],
+            "system_fingerprint": "fp_scripted",
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        } | ({"usage": counted} if self.usage else {})
+
+
+ReplyPolicy = Callable[[Mapping[str, Any]], ScriptedReply | str]
+"""Function that maps a request body to a reply. It runs on the server's thread, so it must not block."""
+
+
+def scripted_policy(replies: Sequence[ScriptedReply | str]) -> ReplyPolicy:
+    """Return a policy that gives these replies in order in every conversation, and then ``FINISH([])``.
+
+    The position in a conversation is the number of its assistant messages, so conversations may overlap.
+    """
+
+    def policy(request: Mapping[str, Any]) -> ScriptedReply | str:
+        count: int = sum(message.get("role") == "assistant" for message in request["messages"])
+        if count < len(replies):
+            return replies[count]
+        return ScriptedReply(calls=[("finish", {"answer": []})]) if offers_actions(request) else "FINISH([])"
+
+    return policy
+
+
+def offers_actions(request: Mapping[str, Any]) -> bool:
+    """Whether a request offers actions as tools; it may also offer only lookups."""
+    return any(tool["function"]["name"] == "finish" for tool in request.get("tools") or ())
+
+
+def _text(arguments: Mapping[str, Json] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
 
 _TICK = 0.02  # seconds; how often a request with the fault "timeout" checks whether it may end
 
@@ -142,3 +255,73 @@ class _HalfResponse(Response):
 def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
     error: dict[str, Json] = {"message": message, "type": "error", "param": None, "code": code}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
+
+
+class GoldOverChat:
+    """A policy for `ChatServer` that solves tasks with tool calls if the request offers tools, otherwise with text.
+
+    The policy tests the path between a model and an episode. Unlike a model, the policy knows the announced tasks and
+    variations, and recognises them by their prompts. It then follows the reference solution, which reads the server's
+    responses from the messages. Lookups in the conversation, which a policy around this one may have made, are skipped.
+
+    Args:
+        world: The world of the tasks.
+        episodes: Env id, task and variation of each announced episode.
+
+    Raises:
+        FhirGymError: Two announced episodes have the same prompt but different parameters.
+    """
+
+    def __init__(self, world: World, episodes: Iterable[tuple[str, str, int]]) -> None:
+        self._known: dict[str, tuple[Task[Any], Params]] = {}
+        for env_id, key, number in episodes:
+            task = tasks.get_task(env_id, key)
+            variation = task.variation(number, world)
+            known = self._known.setdefault(variation.prompt, (task, variation.params))
+            if known != (task, variation.params):
+                raise FhirGymError(f"{env_id}, task {key}, variation {number} has the same prompt as another episode")
+
+    def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
+        """Return the next action of the solution."""
+        messages = [message for message in request["messages"] if message["role"] != "system"]
+        action = self._next(messages[0]["content"], _without_lookups(messages[1:]))
+        if not offers_actions(request):
+            return action.text()
+        call = GRAMMAR.to_tool_call(action)
+        return f"No tool call is equivalent to {action.text()}" if call is None else ScriptedReply(calls=[call])
+
+    def _next(self, task_text: str, later: Iterable[Mapping[str, Any]]) -> Action:
+        known = next((self._known[prompt] for prompt in _beginnings(task_text) if prompt in self._known), None)
+        if known is None:
+            raise FhirGymError(f"no announced task has this prompt: {task_text[:200]!r}")
+        task, params = known
+        fhir = LatestResponse()
+        solution = task.gold(params, fhir)
+        try:
+            action = next(solution)
+            for message in later:
+                if message["role"] != "assistant":
+                    fhir.last = read_response(message["content"])
+                    action = solution.send(fhir.json())
+        except StopIteration:
+            return Finish()
+        return action
+
+
+def _without_lookups(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages except the results of calls to tool sources."""
+    lookups: set[str] = set()
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        lookups |= {call["id"] for call in calls if call["function"]["name"] not in GRAMMAR.tool_names}
+        if message.get("tool_call_id") not in lookups:
+            yield message
+
+
+def _beginnings(text: str) -> Iterator[str]:
+    """Yield the text before each empty line, then the complete text."""
+    at = text.find("\n\n")
+    while at >= 0:
+        yield text[:at]
+        at = text.find("\n\n", at + 1)
+    yield text

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.paging import PAGE_SIZE, number_of_pages, page_number
+from fhir_gym.web.episode_query import PAGE_SIZE, number_of_pages, page_number
 from fhir_gym.web.rollout_index import RolloutIndex
 
 OUTCOMES = {

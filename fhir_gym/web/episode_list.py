@@ -12,9 +12,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.episode_query import EpisodeQuery
+from fhir_gym.web.episode_query import PAGE_SIZE, EpisodeQuery, number_of_pages
 from fhir_gym.web.episode_row import COLUMNS
-from fhir_gym.web.paging import PAGE_SIZE, number_of_pages
 from fhir_gym.web.rollout_index import RolloutIndex
 
 _MAX_OPTIONS = 500

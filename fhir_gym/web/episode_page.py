@@ -19,13 +19,12 @@ from fhir_gym.errors import FhirGymError, RecordError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.timeline import TimelineEntry, base_url_of
-from fhir_gym.web.check_view import check_views, step_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_query import EpisodeQuery
 from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
 from fhir_gym.web.episode_row import parse_line
 from fhir_gym.web.resource_view import Target, target_of
-from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
+from fhir_gym.web.turn_view import LongText, check_views, lookup_views, message_text, step_views, turn_views, value_text
 
 _T = TypeVar("_T")
 _ALL = EpisodeQuery()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from fhir_gym import processes
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.files import new_folder
-from fhir_gym.web.context import ViewerContext
-from fhir_gym.web.html import ASSETS, PageTemplates
+from fhir_gym.web.context import ASSETS, PageTemplates, ViewerContext
 from fhir_gym.web.links import FileLinks
 from fhir_gym.web.pages import exported_pages
 from fhir_gym.web.rollout_index import RolloutIndex

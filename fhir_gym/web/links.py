@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from typing_extensions import override
@@ -15,107 +14,62 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 _EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
-class Links(Protocol):
-    """The URLs that templates use. A link is None if the page does not exist, as some pages do not in an export."""
+class Links:
+    """The URLs on the running viewer, for templates. A link is None if the page does not exist, as in an export."""
 
-    is_export: bool
+    is_export = False
     """Whether the links are those of an export, which has no forms."""
 
     def asset(self, name: str) -> str:
         """Return the URL of a static file, such as ``viewer.css``."""
+        return f"/static/{name}"
 
     def episodes(self, **query: object) -> str | None:
         """Return the URL of the table of episodes; `query` contains filters, the order and the page."""
+        return _with_query("/", query)
 
     def comparison(self, **query: object) -> str | None:
         """Return the URL of the comparison of two runs."""
+        return _with_query("/compare", query)
 
     def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str | None:
         """Return the URL of an episode; `query` is that of the table from which the link comes."""
+        return _with_query(f"/episodes/{file}/{line}", query)
 
     def gold(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's gold solution."""
+        return f"/episodes/{file}/{line}/gold"
 
     def record(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's record as JSON."""
+        return f"/episodes/{file}/{line}/record"
 
     def pair(self, first: tuple[int, int], second: tuple[int, int]) -> str | None:
         """Return the URL of two episodes side by side, each given by its file and line."""
+        return f"/episodes/{first[0]}/{first[1]}/beside/{second[0]}/{second[1]}"
 
     def worlds(self) -> str | None:
         """Return the URL of the list of worlds."""
+        return "/worlds"
 
     def world(self, world: str) -> str | None:
         """Return the URL of a world."""
+        return f"/worlds/{_segment(world)}"
 
     def search(self, world: str, request: str) -> str | None:
         """Return the URL of the answer to a search such as ``Patient?name=x``."""
+        return _with_query(f"/worlds/{_segment(world)}/search", {"request": request})
 
     def resource(self, world: str, resource_type: str, id: str) -> str | None:
         """Return the URL of a resource."""
+        return f"/worlds/{_segment(world)}/{_segment(resource_type)}/{_segment(id)}"
 
     def patient(self, world: str, id: str) -> str | None:
         """Return the URL of a patient's timeline."""
+        return f"/worlds/{_segment(world)}/Patient/{_segment(id)}/timeline"
 
     def play(self) -> str | None:
         """Return the URL of the page on which a person starts to play a task."""
-
-
-class ServerLinks(Links):
-    """The URLs of the running viewer."""
-
-    is_export = False
-
-    @override
-    def asset(self, name: str) -> str:
-        return f"/static/{name}"
-
-    @override
-    def episodes(self, **query: object) -> str:
-        return _with_query("/", query)
-
-    @override
-    def comparison(self, **query: object) -> str:
-        return _with_query("/compare", query)
-
-    @override
-    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str:
-        return _with_query(f"/episodes/{file}/{line}", query)
-
-    @override
-    def gold(self, file: int, line: int) -> str:
-        return f"/episodes/{file}/{line}/gold"
-
-    @override
-    def record(self, file: int, line: int) -> str:
-        return f"/episodes/{file}/{line}/record"
-
-    @override
-    def pair(self, first: tuple[int, int], second: tuple[int, int]) -> str:
-        return f"/episodes/{first[0]}/{first[1]}/beside/{second[0]}/{second[1]}"
-
-    @override
-    def worlds(self) -> str:
-        return "/worlds"
-
-    @override
-    def world(self, world: str) -> str:
-        return f"/worlds/{_segment(world)}"
-
-    @override
-    def search(self, world: str, request: str) -> str:
-        return _with_query(f"/worlds/{_segment(world)}/search", {"request": request})
-
-    @override
-    def resource(self, world: str, resource_type: str, id: str) -> str:
-        return f"/worlds/{_segment(world)}/{_segment(resource_type)}/{_segment(id)}"
-
-    @override
-    def patient(self, world: str, id: str) -> str:
-        return f"/worlds/{_segment(world)}/Patient/{_segment(id)}/timeline"
-
-    @override
-    def play(self) -> str:
         return "/play"
 
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from urllib.parse import urlencode
+from secrets import compare_digest
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -22,19 +24,18 @@ from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
+from fhir_gym.http_server import read_body
 from fhir_gym.printable import JSON_ESCAPES
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
 from fhir_gym.types import Resource
-from fhir_gym.web.check_view import check_views, step_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_page import ReferenceLinks, episode_side
 from fhir_gym.web.episode_replay import play_gold, trace_episode
-from fhir_gym.web.forms import form_route
 from fhir_gym.web.plays import Play, PlayError
 from fhir_gym.web.resource_view import Target
-from fhir_gym.web.turn_view import turn_views
+from fhir_gym.web.turn_view import check_views, step_views, turn_views, value_text
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """Methods of the request form."""
@@ -267,3 +268,38 @@ def _action(fields: _Fields) -> str:
     method, url, body = (fields.get(name, "").strip() for name in ("method", "url", "body"))
     line = f"{method} {url}"
     return f"{line}\n{body}" if body and method not in ("GET", "DELETE") else line
+
+
+_MAX_BODY = 4 * 1024 * 1024
+_MAX_FIELDS = 1_000
+
+
+def form_route(
+    context: ViewerContext, path: str, answer: Callable[[Request, dict[str, str]], Response], name: str | None = None
+) -> Route:
+    """Return a route for a form that is sent by POST.
+
+    The form must have a hidden field ``token`` with `ViewerContext.form_token`; the macro ``form_token`` writes it.
+
+    Args:
+        context: The viewer.
+        path: Path of the route.
+        answer: Function from the request and the form's fields to the answer. It runs in a thread.
+        name: Name of the route.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        body = await read_body(request, _MAX_BODY)
+        if len(body) > _MAX_BODY:
+            raise HTTPException(413, "The form is too large.")
+        try:
+            fields = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        except ValueError as error:
+            raise HTTPException(400, "The form cannot be read.") from error
+        if not compare_digest(fields.pop("token", "").encode(), context.form_token.encode()):
+            raise HTTPException(
+                403, "This form is from another run of the viewer. Go back, reload the page, try again."
+            )
+        return await run_in_threadpool(answer, request, fields)
+
+    return Route(path, endpoint, methods=["POST"], name=name)

@@ -1,13 +1,12 @@
 """Worlds: the data a FHIR server starts with. Generate, import, load, upload, export, restore and remove them."""
 
 from fhir_gym.worlds.cache import cache_dir
-from fhir_gym.worlds.catalogue import WorldInfo, available
+from fhir_gym.worlds.catalogue import Recipe, WorldInfo, available
 from fhir_gym.worlds.comparing import Comparison, Difference, compare
 from fhir_gym.worlds.exporting import ExportFormat, export
 from fhir_gym.worlds.files import Format, format_of
-from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson, import_server
+from fhir_gym.worlds.importing import ImportReport, import_files, import_server
 from fhir_gym.worlds.loading import Progress, build, load, write
-from fhir_gym.worlds.recipe import Recipe
 from fhir_gym.worlds.removal import CachedWorld, cached_world, remove
 from fhir_gym.worlds.restoring import RestoreReport, restore
 from fhir_gym.worlds.uploading import UploadReport, upload
@@ -31,8 +30,7 @@ __all__ = [
     "compare",
     "export",
     "format_of",
-    "import_bundles",
-    "import_ndjson",
+    "import_files",
     "import_server",
     "load",
     "remove",

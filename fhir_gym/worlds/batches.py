@@ -12,8 +12,7 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
 from fhir_gym.printable import one_line
 from fhir_gym.types import Resource
-from fhir_gym.worlds.fhir_client import FhirClient
-from fhir_gym.worlds.json_client import ATTEMPTS, TRANSIENT, TooLargeError, diagnostics, objects
+from fhir_gym.worlds.fhir_client import ATTEMPTS, TRANSIENT, FhirClient, TooLargeError, diagnostics, objects
 
 MOST_ENTRIES = 500
 """Maximum number of entries of a batch."""

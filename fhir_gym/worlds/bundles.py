@@ -1,15 +1,34 @@
-"""Read resources from Bundles and resolve the references between them."""
+"""Read resources from Bundles, and resolve and rewrite the references between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.files import SourceRecord, read_document
-from fhir_gym.worlds.references import rewrite_references
+
+
+def rewrite_references(value: Json, change: Callable[[str], str]) -> None:
+    """Replace every `reference` at any depth.
+
+    Args:
+        value: A resource or a part of one.
+        change: Maps the old reference to the new one.
+    """
+    todo = [value]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo.extend(node)
+        elif isinstance(node, dict):
+            target = node.get("reference")
+            if isinstance(target, str):
+                node["reference"] = change(target)
+            todo.extend(node.values())
+
 
 _UUID = "urn:uuid:"
 _READABLE = ("collection", "transaction", "batch", "searchset", "history", "document", "message")

@@ -1,17 +1,21 @@
-"""The cache folder of worlds and its file locks."""
+"""The cache folder of worlds, its file locks, and its copies of world files that come from other machines."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
+from importlib.metadata import version
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir import World
+from fhir_gym.fhir.store.schema import FORMAT
 from fhir_gym.file_lock import FileLock
+from fhir_gym.files import atomic_write
 
 VARIABLE = "FHIR_GYM_CACHE"
 """Environment variable that names another cache folder."""
@@ -70,3 +74,47 @@ def sweep(folder: Path) -> None:
         for name in names:
             with suppress(BlockingIOError), FileLock(folder / f".{name}.lock"):  # otherwise a build is running
                 remove_leftovers(folder / name)
+
+
+def find_copy(path: Path, content_hash: str) -> World | None:
+    """Open a world of another machine, if this machine has it; otherwise, return None.
+
+    Args:
+        path: Path of the file on the other machine. On a shared disk, this machine has the same file.
+        content_hash: Content hash of the world.
+    """
+    for candidate in (path, _copy_path(content_hash)):
+        try:
+            world = World.open(candidate)
+        except WorldError:  # there is no such file, or it is not this world
+            continue
+        if world.manifest.content_hash == content_hash:
+            return world
+        world.close()
+    return None
+
+
+def store_copy(content_hash: str, parts: Iterable[bytes]) -> World:
+    """Store a world of another machine in the cache, and open it. Concurrent processes store a world only once.
+
+    Args:
+        content_hash: Content hash of the world.
+        parts: The parts of the world file; not read if the cache contains the world.
+
+    Raises:
+        WorldError: The parts are not this world, or the cache folder is not writable.
+    """
+    path = _copy_path(content_hash)
+    with build_lock(path):
+        world = find_copy(path, content_hash)
+        if world is None:
+            with atomic_write(path, WorldError) as file:
+                file.writelines(parts)
+            world = find_copy(path, content_hash)
+        if world is None:
+            raise WorldError(f"{path} is not the world that was sent: its content has another hash")
+        return world
+
+
+def _copy_path(content_hash: str) -> Path:
+    return cache_dir() / "copies" / f"{content_hash}-f{FORMAT}-{version('fhir-gym')}.sqlite"

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from types import MappingProxyType
 
-from fhir_gym.errors import WorldError
+from fhir_gym.errors import PluginError, WorldError
 from fhir_gym.fhir.store.schema import FORMAT
+from fhir_gym.plugins import WORLDS, call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
 from fhir_gym.types import Resource
 from fhir_gym.worlds import cohort, hospital
 from fhir_gym.worlds.cache import cache_dir, sweep
-from fhir_gym.worlds.installed import installed_worlds
-from fhir_gym.worlds.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Specification of a generated world.
+
+    Attributes:
+        name: Name of the world.
+        description: A one-line description of the content.
+        version: Version of the generator; a new version invalidates cached files.
+        now: Current time of the world.
+        generate: Function from a seed to the resources.
+        total: Number of resources, if it is known; the resources are then streamed to disk and not collected in memory.
+    """
+
+    name: str
+    description: str
+    version: int
+    now: datetime
+    generate: Callable[[int], Iterable[Resource]]
+    total: int | None = None
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -127,3 +150,41 @@ def available() -> list[WorldInfo]:
 def _info(recipe: Recipe) -> WorldInfo:
     path = cached_path(recipe)
     return WorldInfo(recipe.name, recipe.description, path, path.exists())
+
+
+def installed_world(name: str) -> Recipe | Path | None:
+    """Return the recipe or the file of a plugin's world; None if no plugin provides that name.
+
+    Raises:
+        PluginError: The plugin is broken.
+    """
+    point = entry_points_of(WORLDS).get(name)
+    return None if point is None else _resolved(point)
+
+
+def installed_worlds(known: Collection[str] = ()) -> dict[str, Recipe | Path]:
+    """Return all plugin worlds by name; a broken plugin causes a warning.
+
+    Args:
+        known: Names to skip because other worlds have them.
+    """
+    found = {}
+    for name, point in entry_points_of(WORLDS).items():
+        if name in known:
+            continue
+        try:
+            found[name] = _resolved(point)
+        except PluginError as error:
+            warn_about(error)
+    return found
+
+
+def _resolved(point: EntryPoint) -> Recipe | Path:
+    loaded = load_plugin(point)
+    if callable(loaded):
+        loaded = call_plugin(point, loaded)
+    if isinstance(loaded, Recipe):
+        return replace(loaded, name=point.name)  # the cached file is named after the entry point
+    if isinstance(loaded, str | os.PathLike):
+        return Path(loaded)
+    raise plugin_error(point, f"returns a {type(loaded).__name__}; expected a Recipe or the path of a world file")

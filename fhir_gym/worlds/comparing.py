@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World, serialization
+from fhir_gym.fhir import Credentials, World, serialization
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.batches import BatchClient, Record, batches
+from fhir_gym.worlds.bundles import rewrite_references
 from fhir_gym.worlds.loading import Progress
-from fhir_gym.worlds.references import rewrite_references
 
 _PAGE = 500
 _MOST_SHOWN = 1000
@@ -66,8 +65,7 @@ def compare(
     world: World,
     url: str,
     *,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
     extra: bool = True,
     most: int = _MOST_SHOWN,
     progress: Progress | None = None,
@@ -80,8 +78,7 @@ def compare(
     Args:
         world: The world.
         url: Base URL of the server.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         extra: Whether resources that only the server has are differences.
         most: Maximum number of differences to return; all are counted.
         progress: Called with the number of compared resources and the total.
@@ -89,7 +86,7 @@ def compare(
     Raises:
         WorldError: The server is not an R4 server, or fails for more than half a minute.
     """
-    client = BatchClient(url, headers=headers, ca=ca)
+    client = BatchClient(url, credentials=credentials)
     try:
         client.check_types(list(world.manifest.counts))
         return compare_with(client, world, extra=extra, most=most, progress=progress)

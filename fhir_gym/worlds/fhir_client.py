@@ -1,14 +1,178 @@
-"""HTTP client that reads all resources of a FHIR server, with retries."""
+"""HTTP clients of a FHIR server: one exchanges JSON with retries, one reads all resources."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
+import httpx
+
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
+from fhir_gym.fhir.adapters.remote_client import LONGEST_PAUSE, retry_after
+from fhir_gym.fhir.messages import JSON
+from fhir_gym.http_client import ReplyTooLargeError, redirect_target
 from fhir_gym.printable import one_line
-from fhir_gym.types import Resource
-from fhir_gym.worlds.json_client import JsonClient, objects
+from fhir_gym.types import Json, Resource
+
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+"""Status codes after which a request is repeated."""
+
+ATTEMPTS = 7
+"""Maximum number of attempts of a request; the pauses between them add up to half a minute."""
+
+
+class ExpiredError(WorldError):
+    """The server no longer has the search to which a page belongs."""
+
+
+class TooLargeError(WorldError):
+    """The server refuses a request because of its size, or needs too much time for it."""
+
+
+class JsonClient:
+    """Client of one FHIR server that exchanges JSON.
+
+    Args:
+        url: Base URL, such as ``http://localhost:8080/fhir``. A user and password in the URL are sent as basic
+            authentication.
+        credentials: Headers and certificate authority; None for a server that needs none.
+        timeout: Maximum time of one request and its reply in seconds.
+        pause: Function that waits before a retry; called with the number of seconds.
+
+    Attributes:
+        base: The base URL, without a user, a password or a trailing slash.
+        name: The server's name in file names.
+        pause: The function that waits.
+        requests: Number of requests so far, including repeated ones.
+
+    Raises:
+        WorldError: The base URL or the CA file is invalid.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        credentials: Credentials | None = None,
+        timeout: float = 120.0,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        sent = {"Accept": "application/fhir+json", "Cache-Control": "no-cache"}
+        try:
+            address = ServerAddress.of(url)
+            self._credentials = (credentials or Credentials()).at(address)
+            self._client = self._credentials.client(headers=sent, timeout=timeout)
+        except ValueError as error:
+            raise WorldError(str(error)) from error
+        self.base, self.name = address.base, address.name
+        self.pause = pause
+        self.requests = 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def hide(self, text: str) -> str:
+        """Replace credentials in a text."""
+        return self._credentials.hide(text)
+
+    def exchange(self, url: str, body: bytes | None = None, *, retry_connect: bool = True) -> Resource:
+        """Fetch a resource, or post a body if there is one, with retries after transient failures.
+
+        Args:
+            url: URL of the request.
+            body: JSON text to post; it may be sent more than once.
+            retry_connect: Whether to retry if the connection fails; False for the first request.
+
+        Raises:
+            TooLargeError: The server refuses the size of the body.
+            WorldError: All retries failed, or the response is not a JSON object.
+        """
+        trouble = ""
+        for attempt in range(ATTEMPTS):
+            wait = min(LONGEST_PAUSE, 0.5 * 2**attempt)
+            try:
+                answer = self._ask(url, body)
+            except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+                trouble = type(error).__name__
+                if body is not None:
+                    raise TooLargeError(f"{self.base} did not answer a request in time ({trouble})") from error
+            except ReplyTooLargeError as error:
+                raise TooLargeError(f"{url}: {error}; choose a smaller page_size") from error
+            except httpx.DecodingError as error:
+                raise WorldError(f"{url}: {error}") from error
+            except httpx.RequestError as error:
+                trouble = self.hide(f"{type(error).__name__}: {error}")
+                if not retry_connect and isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol):
+                    raise WorldError(f"cannot reach {self.base}: {self.hide(str(error))}") from error
+            except httpx.InvalidURL as error:
+                raise WorldError(f"invalid URL {url!r}: {error}") from error
+            else:
+                if answer.status_code not in TRANSIENT:
+                    return self._read(url, answer)
+                trouble = f"status {answer.status_code}{self._told(answer)}"
+                wait = retry_after(answer.headers) or wait
+            if attempt + 1 < ATTEMPTS:
+                self.pause(wait)
+        raise WorldError(
+            f"no response from {self.base} to {url} after {ATTEMPTS} attempts ({trouble}); "
+            "finished work is kept: run the same command again to resume"
+        )
+
+    def _ask(self, url: str, body: bytes | None) -> httpx.Response:
+        self.requests += 1
+        headers = {} if body is None else {"Content-Type": JSON}
+        return self._client.request("GET" if body is None else "POST", url, content=body, headers=headers)
+
+    def _read(self, url: str, answer: httpx.Response) -> Resource:
+        status = answer.status_code
+        if status in (401, 403):
+            raise WorldError(
+                f"{self.base} requires credentials (status {status}); pass a header such as 'Authorization: Bearer …'"
+            )
+        if status in (404, 410) and "?" in url:
+            raise ExpiredError(f"{url} was not found (status {status}{self._told(answer)})")
+        if 300 <= status < 400:
+            target = redirect_target(url, answer.headers.get("location")) or "elsewhere"
+            raise WorldError(
+                f"{url} redirects to {self.hide(target)}; redirects are not followed, so pass that URL if it is right"
+            )
+        if status != 200:
+            kind = (
+                TooLargeError if status == 413 or (status == 400 and b'"too-costly"' in answer.content) else WorldError
+            )
+            raise kind(f"the response to {url} has status {status}{self._told(answer)}")
+        try:
+            found = serialization.loads(answer.content)
+        except ValueError as error:
+            raise WorldError(f"{self.base} is not a FHIR server: the response to {url} is not JSON") from error
+        if not isinstance(found, dict):
+            raise WorldError(f"{self.base} is not a FHIR server: the response to {url} is not a JSON object")
+        return found
+
+    def _told(self, answer: httpx.Response) -> str:
+        """Return the diagnostics of an OperationOutcome for an error message, or an empty text."""
+        try:
+            said = diagnostics(serialization.loads(answer.content))
+        except ValueError:
+            return ""
+        return f": {self.hide(said)}" if said else ""
+
+
+def objects(value: Json) -> list[Resource]:
+    """Return the objects in a list; empty if the value is not a list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def diagnostics(outcome: Json) -> str:
+    """Return the first diagnostics of an OperationOutcome as one line; empty if there are none."""
+    issues = objects(outcome.get("issue")) if isinstance(outcome, dict) else []
+    return one_line(next((issue["diagnostics"] for issue in issues if isinstance(issue.get("diagnostics"), str)), ""))
+
 
 _LINK_CHARS = 10_000
 

@@ -6,7 +6,7 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -74,21 +74,21 @@ def format_of(source: Path) -> Format:
     return "ndjson" if rows else "bundles"
 
 
-def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
-    """Return the files to import, sorted: the source itself, or the files with these extensions below the folder.
+def find_files(source: Path, ending: str) -> list[Path]:
+    """Return the files to import, sorted: the source itself, or the files with an extension below the folder.
 
     Args:
         source: A file or folder.
-        endings: Extensions, such as `.ndjson`; each extension also stands for the extension with `.gz` appended.
+        ending: The extension, such as `.ndjson`, which also stands for the extension with `.gz` appended.
 
     Raises:
         WorldError: The source does not exist or has no such file.
     """
     if source.is_file():
         return [source]
-    found = [path for path in _all_files(source) if _plain(_ending(path)) in endings]
+    found = [path for path in _all_files(source) if _plain(_ending(path)) == ending]
     if not found:
-        raise WorldError(f"cannot import {source}: it has no {' or '.join(endings)} file")
+        raise WorldError(f"cannot import {source}: it has no {ending} file")
     return found
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World, WorldBuilder, index
+from fhir_gym.fhir import Credentials, World, WorldBuilder, index
 from fhir_gym.fhir.store.builder import UnusableResourceError, check_present
-from fhir_gym.types import Resource
+from fhir_gym.printable import one_line
+from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.bundles import bundle_records
 from fhir_gym.worlds.cache import build_lock, remove_leftovers, sweep
 from fhir_gym.worlds.catalogue import check_name, imported_path
 from fhir_gym.worlds.downloading import Download
-from fhir_gym.worlds.element_changes import ElementChanges
 from fhir_gym.worlds.fhir_client import FhirClient
-from fhir_gym.worlds.files import SourceRecord, find_files, read_lines
+from fhir_gym.worlds.files import Format, SourceRecord, find_files, format_of, read_lines
 from fhir_gym.worlds.import_scan import ImportScan, RefusedError, infer_now
 from fhir_gym.worlds.loading import Progress, require_replaceable
 
@@ -63,9 +65,10 @@ class ImportReport:
     notes: tuple[str, ...] = ()
 
 
-def import_ndjson(
+def import_files(
     source_dir: str | Path,
     *,
+    format: Format | None = None,
     out: str | Path | None = None,
     name: str | None = None,
     replace: bool = False,
@@ -73,13 +76,15 @@ def import_ndjson(
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
 ) -> World:
-    """Import NDJSON files, such as a FHIR bulk export, as a world.
+    """Import the NDJSON files of a FHIR bulk export, or JSON files with one Bundle each, such as Synthea's, as a world.
 
-    Reads every `.ndjson` and `.ndjson.gz` file below the folder in sorted order and ignores other files. If any line
-    is invalid, nothing is imported and the error lists up to 20 of the problems. Dangling references are kept.
+    Reads every file of the format below the folder in sorted order, also with `.gz` appended, and ignores other files.
+    If any record is invalid, nothing is imported and the error lists up to 20 of the problems. References between
+    Bundles by `urn:uuid:` or by identifier (`Practitioner?identifier=…`) are resolved; dangling references are kept.
 
     Args:
         source_dir: A folder or one file.
+        format: `ndjson` or `bundles`; by default the format of the files (see `format_of`).
         out: World file to write; by default a file in the cache, where `load(name)` finds it.
         name: Name of the world; by default the name of the folder or file.
         replace: Whether to replace an existing world.
@@ -88,40 +93,17 @@ def import_ndjson(
         on_report: Called with the report before the world is returned.
 
     Raises:
-        WorldError: There is nothing to import, a line is invalid, the world exists, or the file is not writable.
+        WorldError: There is nothing to import, a record is invalid, the world exists, or the file is not writable.
     """
     source = Path(source_dir).expanduser()
     target = _Target.of(out, name or _name_of(source), replace, now)
-    files = find_files(source, [".ndjson"])
+    is_ndjson = (format or format_of(source)) == "ndjson"
+    files = [(path, _shown(path, source)) for path in find_files(source, ".ndjson" if is_ndjson else ".json")]
 
     def records() -> Iterator[SourceRecord]:
-        for path in files:
-            yield from read_lines(path, _shown(path, source))
-
-    return _Import(str(source), len(files), records, now, progress, on_report).into(target)
-
-
-def import_bundles(
-    source_dir: str | Path,
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    replace: bool = False,
-    now: datetime | None = None,
-    progress: Progress | None = None,
-    on_report: Callable[[ImportReport], None] | None = None,
-) -> World:
-    """Import `.json` files with one Bundle each, such as Synthea's output, as a world.
-
-    Resolves `urn:uuid:` and conditional references (`Practitioner?identifier=…`) between the imported resources.
-    Arguments, errors and result are those of `import_ndjson`.
-    """
-    source = Path(source_dir).expanduser()
-    target = _Target.of(out, name or _name_of(source), replace, now)
-    files = find_files(source, [".json"])
-
-    def records() -> Iterator[SourceRecord]:
-        return bundle_records([(path, _shown(path, source)) for path in files])
+        if not is_ndjson:
+            return bundle_records(files)
+        return chain.from_iterable(read_lines(path, shown) for path, shown in files)
 
     return _Import(str(source), len(files), records, now, progress, on_report).into(target)
 
@@ -134,8 +116,7 @@ def import_server(
     name: str | None = None,
     replace: bool = False,
     now: datetime | None = None,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
     page_size: int = 500,
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
@@ -152,8 +133,7 @@ def import_server(
         name: Name of the world; by default derived from the URL.
         replace: Whether to replace an existing world.
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         page_size: Requested page size; a server may send smaller pages.
         progress: Called with the number of processed resources (first fetched, then written) and the total.
         on_report: Called with the report before the world is returned.
@@ -163,7 +143,7 @@ def import_server(
         WorldError: The server is not an R4 server or fails for more than half a minute, resources are invalid, totals
             differ, or the world is not writable.
     """
-    client = FhirClient(url, headers=headers, ca=ca)
+    client = FhirClient(url, credentials=credentials)
     try:
         target = _Target.of(out, name or client.name, replace, now)
         folder = target.path.with_name(f".{target.path.name}.spool")
@@ -345,3 +325,57 @@ def _add(builder: WorldBuilder, scan: ImportScan, place: str, resource: Resource
 def _name_of(source: Path) -> str:
     stem = source.resolve().name.split(".")[0] if source.is_file() else source.resolve().name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "imported"
+
+
+_EXAMPLES = 5
+_PATHS = 1000  # maximum number of distinct paths to count; only malformed data has more paths
+
+
+class ElementChanges:
+    """Counts of changed resources, with examples, and of dropped and changed elements by path."""
+
+    def __init__(self) -> None:
+        self.resources = 0
+        self.examples: list[str] = []
+        self.dropped: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+
+    def add(self, given: Resource, stored: Resource) -> None:
+        """Compare an imported resource with its stored form, except for `meta`, which the server fills in."""
+        before, after = _content(given), _content(stored)
+        if before == after:
+            return
+        kind = str(stored["resourceType"])
+        self.resources += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{kind}/{stored['id']}")
+        gone = Counter(_paths(kind, before)) - Counter(_paths(kind, after))
+        for path, times in gone.items():
+            if times > gone[path.rpartition(".")[0]]:  # otherwise the element was dropped with its parent
+                _count(self.dropped, path)
+        if not gone:
+            for name in before.keys() & after.keys():
+                if before[name] != after[name]:
+                    _count(self.changed, f"{kind}.{name}")
+
+
+def _content(resource: Resource) -> dict[str, Json]:
+    return {key: value for key, value in resource.items() if key != "meta"}
+
+
+def _paths(path: str, value: Json) -> Iterator[str]:
+    """Yield the path of every element in a value; all items of a list have the same path."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _paths(path, item)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            for item in inner if isinstance(inner, list) else (inner,):
+                yield f"{path}.{name}"
+                yield from _paths(f"{path}.{name}", item)
+
+
+def _count(paths: Counter[str], path: str) -> None:
+    path = one_line(path, 200)
+    if path in paths or len(paths) < _PATHS:
+        paths[path] += 1

@@ -15,9 +15,7 @@ from fhir_gym.files import why_not_writable
 from fhir_gym.plugins import WORLDS, entry_points_of
 from fhir_gym.types import Resource
 from fhir_gym.worlds.cache import build_lock, remove_leftovers, sweep
-from fhir_gym.worlds.catalogue import RECIPES, cached_path, imported_worlds
-from fhir_gym.worlds.installed import installed_world
-from fhir_gym.worlds.recipe import Recipe
+from fhir_gym.worlds.catalogue import RECIPES, Recipe, cached_path, imported_worlds, installed_world
 
 Progress = Callable[[int, int], None]
 """Callback with the number of processed resources and the total; the total is 0 as long as it is unknown."""

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.worlds.cache import build_lock, remove_leftovers
-from fhir_gym.worlds.catalogue import RECIPES, cached_path, imported_path, imported_worlds
-from fhir_gym.worlds.installed import installed_world
-from fhir_gym.worlds.recipe import Recipe
+from fhir_gym.worlds.catalogue import RECIPES, Recipe, cached_path, imported_path, imported_worlds, installed_world
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Credentials, World
@@ -38,8 +36,7 @@ def restore(
     *,
     comparison: Comparison | None = None,
     force: bool = False,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
 ) -> RestoreReport:
     """Undo the changes that an interrupted episode has left on a server.
 
@@ -53,18 +50,13 @@ def restore(
             only the server has are deleted.
         force: Whether to forget what cannot be undone, unreadable notes and the notes of other worlds, instead of
             raising. Everything else is undone in both cases.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
 
     Raises:
         InfraError: The server is in use, does not answer, does not contain the world, or cannot be restored.
-        WorldError: A header or the CA file is invalid, the comparison does not list all differences, or a difference
+        WorldError: The comparison does not list all differences, or a difference
             cannot be undone.
     """
-    try:
-        credentials = Credentials(headers or {}, ca=None if ca is None else Path(ca).expanduser())
-    except ValueError as error:
-        raise WorldError(str(error)) from error
     states = None if comparison is None else _states(world, comparison)
     session = RemoteSession(url, world, credentials=credentials, undo=states, force=force)
     session.close()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World
+from fhir_gym.fhir import Credentials, World
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.worlds.batches import BatchClient, batches
+from fhir_gym.worlds.cache import cache_dir
 from fhir_gym.worlds.comparing import compare_with, first_difference
 from fhir_gym.worlds.loading import Progress
-from fhir_gym.worlds.upload_journal import UploadJournal, upload_journal
 from fhir_gym.worlds.upload_plan import UploadPlan
 
 _SHOWN = 5
@@ -43,8 +46,7 @@ def upload(
     url: str,
     *,
     add: bool = False,
-    headers: Mapping[str, str] | None = None,
-    ca: str | Path | None = None,
+    credentials: Credentials | None = None,
     progress: Progress | None = None,
 ) -> UploadReport:
     """Upload the resources of a world to a FHIR server, under the world's ids, and compare them afterwards.
@@ -57,8 +59,7 @@ def upload(
         url: Base URL of the server, such as `http://localhost:8080/fhir`.
         add: Whether the server may have other resources of the world's types. They stay, except that resources with
             the same type and id are replaced.
-        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
-        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        credentials: Headers and certificate authority; None for a server that needs none.
         progress: Called with the number of processed resources and the total. If the server has resources of the
             world's types, all resources are first read, then sent, then compared; otherwise they are sent and compared.
 
@@ -67,7 +68,7 @@ def upload(
             minute, or has different content after the upload.
         InfraError: An environment, a run or another upload on this machine uses the server.
     """
-    client = BatchClient(url, headers=headers, ca=ca)
+    client = BatchClient(url, credentials=credentials)
     try:
         with ServerLock(client.base):
             journal = upload_journal(world, client.base, client.name)
@@ -163,3 +164,72 @@ class _Upload:
         """Delete the journal of an upload that has sent nothing."""
         if not self._journal.sent:
             self._journal.remove()
+
+
+class UploadJournal:
+    """The record of the upload of one world to one server.
+
+    Args:
+        path: The file.
+        head: The first line, which identifies the upload.
+
+    Attributes:
+        sent: Number of resources, in the order of the plan, that may have been sent.
+    """
+
+    def __init__(self, path: Path, head: dict[str, str]) -> None:
+        self._path = path
+        try:
+            self.sent = self._read(head)
+        except (OSError, ValueError, TypeError) as error:
+            raise self._unusable(error) from error
+
+    def note(self, sent: int) -> None:
+        """Note that the resources before this position of the plan are about to be sent."""
+        if sent > self.sent:
+            self._write({"sent": sent})
+            self.sent = sent
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)
+
+    def _read(self, head: dict[str, str]) -> int:
+        text = self._path.read_bytes() if self._path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]  # drop an incomplete last line
+        if whole != text:
+            os.truncate(self._path, len(whole))
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if not lines:
+            self._write(head)
+        elif lines[0] != head:
+            raise ValueError("it belongs to another upload; delete it")
+        return max((int(line["sent"]) for line in lines[1:]), default=0)
+
+    def _write(self, line: dict[str, str] | dict[str, int]) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> WorldError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return WorldError(f"cannot use the journal {self._path}: {reason or error}")
+
+
+def upload_journal(world: World, server: str, name: str) -> UploadJournal:
+    """Open the journal of an upload; the caller holds the server's lock.
+
+    Args:
+        world: The world.
+        server: Base URL of the server.
+        name: The server's name in file names.
+    """
+    content = world.manifest.content_hash
+    key = sha256(f"{server} {content}".encode()).hexdigest()[:16]
+    path = cache_dir() / "uploads" / f"{name}-{key}.jsonl"
+    return UploadJournal(path, {"server": server, "content_hash": content})

@@ -355,7 +355,7 @@ ENTRY = st.builds(
 
 
 @given(kind=st.sampled_from(["batch", "transaction"]), entries=st.lists(ENTRY, max_size=5))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bundle_is_answered(client: Client, kind: str, entries: list[Any]) -> None:
     seq = client.session.store.seq()
     answer = client.bundle(kind, *entries)

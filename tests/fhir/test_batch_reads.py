@@ -11,8 +11,7 @@ import pytest
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import Request, World
-from fhir_gym.fhir.adapters.batch_reads import Key, read_all
-from fhir_gym.fhir.adapters.remote_client import RemoteClient
+from fhir_gym.fhir.adapters.remote_client import Key, RemoteClient, read_all
 from fhir_gym.types import Resource
 from tests.fhir.writing import FHIR, patient
 

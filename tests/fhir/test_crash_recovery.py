@@ -18,14 +18,7 @@ from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.server_lock import state_dir
 from tests.fhir.remote_writes import WRITES, furnish, send, state
 from tests.fhir.writing import patient
-from tests.property.scene import build_world
 from tests.worlds.serving import served
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("remote")) as world:
-        yield world
 
 
 @pytest.fixture(scope="module")

@@ -262,7 +262,7 @@ TYPED = st.builds(
 BODY = st.just(b"") | st.binary(max_size=40) | (DOCUMENT | TYPED).map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(method=TOKEN, target=TARGET, headers=st.lists(HEADER, max_size=4), body=BODY)
 def test_anything_is_answered_without_a_server_error(
     base: str, capfd: pytest.CaptureFixture[str], method: str, target: str, headers: list[tuple[str, str]], body: bytes
@@ -275,7 +275,7 @@ def test_anything_is_answered_without_a_server_error(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), cut=st.integers(0, 120))
 def test_any_bytes_at_all(base: str, capfd: pytest.CaptureFixture[str], data: bytes, cut: int) -> None:
     """Mangled requests never break the server; the connection ends after the client's last byte."""

@@ -9,26 +9,12 @@ from typing import Any
 import pytest
 
 from fhir_gym.fhir import Limits, Request, Response, Session, World
-from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.interaction_log import Interaction
 from tests.fhir.request_parts import request_parts
 from tests.fhir.writing import entry, patient
-from tests.property.scene import FHIR, build_world
-from tests.worlds.serving import served
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("interactions")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
+from tests.property.scene import FHIR
 
 
 @pytest.fixture(params=["embedded", "elsewhere"])

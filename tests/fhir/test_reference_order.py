@@ -1,6 +1,16 @@
+"""The order in which resources of a server elsewhere are written and deleted."""
+
 from __future__ import annotations
 
-from fhir_gym.fhir.adapters.reference_order import batches_by_reference
+import json
+
+import httpx
+import pytest
+
+from fhir_gym.fhir.adapters import undo
+from fhir_gym.fhir.adapters.remote_client import RemoteClient
+from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
+from fhir_gym.fhir.adapters.undo import batches_by_reference, put_back
 from fhir_gym.types import Resource
 
 
@@ -36,3 +46,31 @@ def test_resources_in_a_cycle_share_a_batch() -> None:
     assert any({"a", "b", "c"} <= {*batch} for batch in found)
     order = [one for batch in found for one in batch]
     assert order.index("c") < order.index("1")
+
+
+@pytest.mark.parametrize(
+    ("batch", "transactions"),
+    [
+        (2, [["PUT Patient/old"], ["DELETE Observation/1", "DELETE Patient/new"]]),
+        (3, [["DELETE Observation/1", "DELETE Patient/new", "PUT Patient/old"]]),
+    ],
+)
+def test_several_transactions_remove_references_before_what_they_refer_to(
+    monkeypatch: pytest.MonkeyPatch, batch: int, transactions: list[list[str]]
+) -> None:
+    sent: list[list[str]] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        entries = json.loads(request.content)["entry"]
+        sent.append([f"{entry['request']['method']} {entry['request']['url']}" for entry in entries])
+        return httpx.Response(200, json={"resourceType": "Bundle"})
+
+    monkeypatch.setattr(undo, "_BATCH", batch)
+    changed = [
+        (ResourceStates("Patient", "new", None), patient("new")),
+        (ResourceStates("Patient", "old", patient("old")), patient("old", "new")),
+        (ResourceStates("Observation", "1", None), result("1", "new")),
+    ]
+    client = RemoteClient("http://x/fhir", client=httpx.Client(transport=httpx.MockTransport(respond)))
+    assert put_back(client, changed) == []
+    assert sent == transactions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
-from fhir_gym.fhir.interactions.placeholders import replace_placeholders
+from fhir_gym.fhir.interactions.batch import replace_placeholders
 from fhir_gym.fhir.interactions.references import ReferenceParts, find_references, indexed_paths, split_reference
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Resource
@@ -37,9 +37,9 @@ def test_indexed_paths_are_element_paths() -> None:
     assert "Patient.contact.organization" not in indexed_paths("Patient")
 
 
-@pytest.mark.parametrize("resource_type", RESOURCE_TYPES)
-def test_every_type_can_be_walked(resource_type: str) -> None:
-    assert find_references({"resourceType": resource_type, "id": "x"}) == []
+def test_every_type_can_be_walked() -> None:
+    for resource_type in RESOURCE_TYPES:
+        assert find_references({"resourceType": resource_type, "id": "x"}) == [], resource_type
 
 
 def test_find_references() -> None:

@@ -274,7 +274,7 @@ def narrow(empty_world: World) -> Iterator[Session]:
         yield session
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=REQUESTS, prefer=PREFER, exist=st.sampled_from(["", "family=Doe", "gender=other", "foo=1"]))
 def test_whatever_is_refused_leaves_no_write(
     narrow: Session, request: tuple[str, str, str, Any, dict[str, str]], prefer: str, exist: str

@@ -19,20 +19,8 @@ from fhir_gym.tasks import pack_ids
 from fhir_gym.types import Resource
 from tests.fhir.remote_writes import NOTE, WRITES, AnySession, bundle, furnish, send, state
 from tests.fhir.writing import patient
-from tests.property.scene import FHIR, NOW, build_world
+from tests.property.scene import FHIR, NOW
 from tests.worlds.serving import Watched, served
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with build_world(tmp_path_factory.mktemp("remote")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[str]:
-    with served(create_app(world)) as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)
@@ -293,15 +281,21 @@ def verdicts_agree(world: World, env_id: str, agent: str, tasks: Sequence[str]) 
 
 @pytest.mark.parametrize("env_id", pack_ids())
 def test_verdicts_equal_those_of_the_embedded_server(own_world: Callable[[str], World], env_id: str) -> None:
-    """This test plays every sixth task; a slow test plays all tasks."""
+    """This test plays every sixth task; the test below plays more."""
     keys = [key for key in task_keys(env_id) if (get_task(env_id, key).level or 1) == 1]
     verdicts_agree(own_world(env_id), env_id, "gold", keys[::6])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("agent", "every"), [("gold", 1), ("idle", 4)])
+@pytest.mark.parametrize(
+    ("agent", "every"),
+    [
+        pytest.param("gold", 2, marks=pytest.mark.slow),
+        pytest.param("idle", 4, marks=pytest.mark.slow),
+        pytest.param("gold", 1, marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("env_id", pack_ids())
-def test_all_verdicts_equal_those_of_the_embedded_server(
+def test_more_verdicts_equal_those_of_the_embedded_server(
     own_world: Callable[[str], World], env_id: str, agent: str, every: int
 ) -> None:
     keys = [key for key in task_keys(env_id)[::every] if (get_task(env_id, key).level or 1) == 1]

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 from urllib.parse import quote
 
 from fhir_gym.fhir import FhirSession, Request, Response, World
-from fhir_gym.fhir.adapters.base_url_rewriting import RenamedSession
+from fhir_gym.fhir.adapters.running_server import RenamedSession
 
 SHOWN, OWN = "http://shown.test/fhir", "http://own.test:8080/fhir"
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fhir_gym.fhir.adapters.request_queue import RequestQueue
+from fhir_gym.fhir.adapters.http import RequestQueue
 from fhir_gym.fhir.messages import Response
 
 

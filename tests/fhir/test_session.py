@@ -547,7 +547,7 @@ JSON = st.recursive(
 BODY = st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=150, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "FOO"]),
     segments=st.lists(SEGMENT, max_size=4),

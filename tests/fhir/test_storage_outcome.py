@@ -12,7 +12,7 @@ def test_every_kind_has_its_text(kind: Success) -> None:
     outcome = SuccessOutcome(kind, "Patient/1/_history/2", "Patient?family=X").resource()
     issue = outcome["issue"][0]
     assert issue["details"]["coding"][0]["code"] == f"SUCCESSFUL_{kind.name}"
-    assert issue["details"]["coding"][0]["display"] == kind.value
+    assert issue["details"]["coding"][0]["display"] == kind.display
     assert "{" not in issue["diagnostics"]
 
 

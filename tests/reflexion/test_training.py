@@ -14,7 +14,7 @@ from fhir_gym.errors import EndpointError, FhirGymError, InfraError, TaskError, 
 from fhir_gym.reflexion import MemoryTrainingConfig, train_memory, training_usage
 from fhir_gym.reflexion.prompts import LESSONS_HEADING
 from fhir_gym.testing import ChatServer, ScriptedReply
-from fhir_gym.testing.faults import Fault
+from fhir_gym.testing.chat_server import Fault
 from tests.reflexion.conftest import LESSONS, Study, role
 
 PACK = "FHIRAgent/Appointment-v0"

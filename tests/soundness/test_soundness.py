@@ -78,7 +78,7 @@ def test_tasks_are_sound_on_real_patients(shared_dir: Any, tmp_path: Any, every:
     from fhir_gym import worlds
 
     keys = [key for _, key in TASKS[::every]]
-    with worlds.import_ndjson(shared_dir / "medagentbench", out=tmp_path / "real.world") as world:
+    with worlds.import_files(shared_dir / "medagentbench", out=tmp_path / "real.world") as world:
         report = check(world, PACKS, tasks=keys, variations=[1_000], workers=2)
     failed = [problems(one) for one in report.tasks if one.failures]
     assert not failed, "\n".join(failed)

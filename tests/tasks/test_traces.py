@@ -66,7 +66,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder: Path = tmp_path_factory.mktemp("imported")
         lines = [json.dumps(make(number)) for number in range(900)]
         (folder / "in.ndjson").write_text("\n".join(lines))
-        opened = worlds.import_ndjson(folder, out=folder / "w.sqlite", now=NOW)
+        opened = worlds.import_files(folder, out=folder / "w.sqlite", now=NOW)
     with opened:
         yield opened
 

@@ -9,9 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import fhir_gym
+from fhir_gym.testing.fhir import AppServer
 from fhir_gym.web.app import create_viewer
 from tests.browser import Browser, browser
-from tests.web.servers import served
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,8 @@ def client(rollout_file: Path) -> Iterator[TestClient]:
 @pytest.fixture(scope="session")
 def viewer(rollout_file: Path) -> Iterator[str]:
     """The URL of a served viewer, for tests in a browser."""
-    with served(create_viewer([rollout_file])) as url:
-        yield url
+    with AppServer(create_viewer([rollout_file])) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

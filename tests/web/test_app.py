@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
 from fhir_gym.web import create_viewer, episode_list, serve_viewer
-from fhir_gym.web.html import PageTemplates
+from fhir_gym.web.context import PageTemplates
 from tests.web.episodes import wait_until_read
 
 HEADERS = {

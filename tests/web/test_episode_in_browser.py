@@ -9,9 +9,9 @@ import pytest
 
 import fhir_gym
 from fhir_gym.agents.chat_messages import ModelReply
+from fhir_gym.testing.fhir import AppServer
 from fhir_gym.web import create_viewer, export_viewer
 from tests.browser import Browser, Key, missing, needs_axe
-from tests.web.servers import served
 
 HOSTILE = "</pre><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m\u202e"
 CURRENT = "document.querySelector('.turn.current')?.id"
@@ -35,8 +35,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(file: Path) -> Iterator[str]:
-    with served(create_viewer([file])) as opened:
-        yield opened
+    with AppServer(create_viewer([file])) as server:
+        yield server.url
 
 
 def show(window: Browser, url: str, path: str = "/episodes/0/1", width: int = 1400, scheme: str = "light") -> None:

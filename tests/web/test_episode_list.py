@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fhir_gym.web.app import create_viewer
-from fhir_gym.web.paging import PAGE_SIZE
+from fhir_gym.web.episode_query import PAGE_SIZE
 from tests.web.episodes import edited, wait_until_read
 
 COUNT = re.compile(r"<strong>([\d,]+)</strong>")

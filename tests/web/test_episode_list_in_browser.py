@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fhir_gym.testing.fhir import AppServer
 from fhir_gym.web import create_viewer, export_viewer
 from tests.browser import Browser, Key, missing, needs_axe
 from tests.web.episodes import edited
-from tests.web.servers import served
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m"
 ROWS = "document.querySelectorAll('table.episodes tbody tr').length"
@@ -31,8 +31,8 @@ def files(rollout_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 @pytest.fixture(scope="module")
 def url(files: list[Path]) -> Iterator[str]:
-    with served(create_viewer(files)) as opened:
-        yield opened
+    with AppServer(create_viewer(files)) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

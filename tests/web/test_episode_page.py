@@ -17,11 +17,10 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, Turn, run, write_rollouts
 from fhir_gym.rollouts.record import WorldRecord
 from fhir_gym.rollouts.timeline import TimelineEntry
-from fhir_gym.web.context import ViewerContext
+from fhir_gym.web.context import PageTemplates, ViewerContext
 from fhir_gym.web.episode_page import EpisodePages, timeline_rows
 from fhir_gym.web.episode_replay import trace_episode
-from fhir_gym.web.html import PageTemplates
-from fhir_gym.web.links import FileLinks, Links, ServerLinks
+from fhir_gym.web.links import FileLinks, Links
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
 from tests.web.episodes import wait_until_read
@@ -73,7 +72,7 @@ def pages(folder: Path, hospital: World, *rollouts: Rollout, links: Links | None
     path.write_text(path.read_text("utf-8").replace("SURROGATE", r"\ud800"), "utf-8")
     index = RolloutIndex([path])
     index.update()
-    return EpisodePages(ViewerContext(index, WorldStore([hospital]), links or ServerLinks(), templates()))
+    return EpisodePages(ViewerContext(index, WorldStore([hospital]), links or Links(), templates()))
 
 
 def checked(html: str) -> Page:

@@ -5,8 +5,7 @@ import pytest
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, Turn, run
 from fhir_gym.tasks import Check
-from fhir_gym.web.element_differences import Difference
-from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
+from fhir_gym.web.episode_replay import Difference, EpisodeTrace, play_gold, trace_episode
 
 APPOINTMENT = "FHIRAgent/Appointment-v0"
 OTHER_WORLD = "the world is not installed"

@@ -12,7 +12,7 @@ import pytest
 from fhir_gym import worlds
 from fhir_gym.errors import FhirGymError
 from fhir_gym.web import export, export_viewer
-from fhir_gym.web.links import FileLinks, ServerLinks
+from fhir_gym.web.links import FileLinks, Links
 from tests.web.episodes import edited
 
 LINK = re.compile(r'(?:href|src)="([^"]*)"')
@@ -86,7 +86,7 @@ def test_names_of_files_are_unique_and_harmless() -> None:
 
 
 def test_paths_of_the_server_are_one_segment() -> None:
-    links = ServerLinks()
+    links = Links()
     assert links.resource("a/b", "Patient", "..") == "/worlds/a%2Fb/Patient/%2E%2E"
     assert links.world("\ud800 ?#") == "/worlds/%3F%20%3F%23"
     assert links.episodes(text="ü&x", page=None, task="") == "/?text=%C3%BC%26x"

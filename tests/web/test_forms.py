@@ -10,10 +10,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
-from fhir_gym.web.context import ViewerContext
-from fhir_gym.web.forms import form_route
-from fhir_gym.web.html import PageTemplates
-from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.context import PageTemplates, ViewerContext
+from fhir_gym.web.links import Links
+from fhir_gym.web.play_page import form_route
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
 
@@ -21,7 +20,7 @@ from fhir_gym.web.world_store import WorldStore
 @pytest.fixture
 def context() -> Iterator[ViewerContext]:
     with RolloutIndex([]) as index, WorldStore() as worlds:
-        yield ViewerContext(index, worlds, ServerLinks(), PageTemplates())
+        yield ViewerContext(index, worlds, Links(), PageTemplates())
 
 
 @pytest.fixture
@@ -52,5 +51,5 @@ def test_other_bodies_are_refused(client: TestClient, content: bytes, status: in
 
 def test_tokens_differ_and_are_not_shown() -> None:
     with RolloutIndex([]) as index, WorldStore() as worlds:
-        first, second = (ViewerContext(index, worlds, ServerLinks(), PageTemplates()) for _ in range(2))
+        first, second = (ViewerContext(index, worlds, Links(), PageTemplates()) for _ in range(2))
         assert first.form_token != second.form_token and first.form_token not in repr(first)

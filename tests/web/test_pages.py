@@ -10,9 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.testclient import TestClient
 
-from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.html import PageTemplates
-from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.context import ExportedPage, PageTemplates, ViewerContext
+from fhir_gym.web.links import Links
 from fhir_gym.web.pages import DeferredRoutes
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
@@ -40,7 +39,7 @@ class Module:
 def test_the_first_request_imports_the_module() -> None:
     module = Module()
     with RolloutIndex([]) as index, WorldStore() as worlds:
-        context = ViewerContext(index, worlds, ServerLinks(), PageTemplates())
+        context = ViewerContext(index, worlds, Links(), PageTemplates())
         client = TestClient(Starlette(routes=[DeferredRoutes("/late", module.load, context)]))
         assert [client.get(path).status_code for path in ("/", "/later", "/other/late")] == [404] * 3
         assert module.imports == 0

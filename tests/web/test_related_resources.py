@@ -8,7 +8,7 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.fhir import Session
-from fhir_gym.web.related_resources import incoming_references, outgoing_references
+from fhir_gym.web.world_page import incoming_references, outgoing_references
 
 PATIENT = {"reference": "Patient/p1", "display": "Ann"}
 

@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from fhir_gym.types import Resource
-from fhir_gym.web.columns import columns_of, find_element
-from fhir_gym.web.element_differences import Difference, differences
-from fhir_gym.web.resource_view import MAX_ROWS, Node, Target, ViewLimits, target_of, tree, view_json, view_text
+from fhir_gym.web.episode_replay import Difference, differences
+from fhir_gym.web.resource_view import (
+    MAX_ROWS,
+    Node,
+    Target,
+    ViewLimits,
+    columns_of,
+    find_element,
+    target_of,
+    tree,
+    view_json,
+    view_text,
+)
 
 PATIENT = {"resourceType": "Patient", "id": "p1", "name": [{"family": "Lee", "given": ["Ann"]}], "gender": "female"}
 PULSE = {

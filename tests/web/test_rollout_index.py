@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fhir_gym.errors import RecordError
-from fhir_gym.web import rollout_index, rollout_reader
+from fhir_gym.web import rollout_index
 from fhir_gym.web.rollout_index import RolloutIndex, UnknownEpisodeError
 from tests.web.episodes import edited
 
@@ -107,7 +107,7 @@ def test_a_changed_line_is_an_error_and_unknown_episodes_too(tmp_path: Path, rec
 def test_lines_that_are_too_long_are_skipped(
     tmp_path: Path, record: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_reader, "_MAX_LINE", 64 * 1024)
+    monkeypatch.setattr(rollout_index, "_MAX_LINE", 64 * 1024)
     path = tmp_path / "r.jsonl"
     path.write_bytes(line(record, 1) + b"x" * 200_000 + b"\n" + line(record, 3) + b"y" * 70_000)
     with RolloutIndex([path]) as index:

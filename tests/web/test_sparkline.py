@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fhir_gym.web.sparkline import HEIGHT, WIDTH, sparkline
+from fhir_gym.web.patient_timeline import HEIGHT, WIDTH, sparkline
 
 
 def test_values_are_drawn_in_order_and_higher_values_are_higher() -> None:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from fhir_gym.fhir import Request, World
 from fhir_gym.fhir.limits import Limits
-from fhir_gym.worlds.references import rewrite_references
+from fhir_gym.worlds.bundles import rewrite_references
 from tests.worlds.serving import served
 
 Fault = Literal["503", "half", "lost", "entries"]

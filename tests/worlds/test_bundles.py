@@ -55,7 +55,7 @@ def test_references_are_rewritten(tmp_path: Path) -> None:
         a_person=bundle(entry(UUID, {"resourceType": "Patient"}), entry("urn:uuid:e1", visit)),
         practitioners=bundle(entry("urn:uuid:d1", DOCTOR), kind="collection"),
     )
-    with worlds.import_bundles(folder, out=tmp_path / "w.sqlite") as world:
+    with worlds.import_files(folder, out=tmp_path / "w.sqlite") as world:
         assert world.manifest.counts == {"Encounter": 1, "Patient": 1, "Practitioner": 1}
         assert world.ids("Patient") == [UUID.removeprefix("urn:uuid:")]
         stored = world.read("Encounter", "e1")
@@ -84,28 +84,28 @@ def test_references_are_rewritten(tmp_path: Path) -> None:
 def test_invalid_imports(tmp_path: Path, content: Any, complaint: str) -> None:
     folder = write(tmp_path / "in", x=content)
     with pytest.raises(WorldError, match=complaint):
-        worlds.import_bundles(folder, out=tmp_path / "w.sqlite")
+        worlds.import_files(folder, out=tmp_path / "w.sqlite")
     assert not (tmp_path / "w.sqlite").exists()
 
 
 def test_broken_file(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(WorldError, match=r"x\.json: not JSON"):
-        worlds.import_bundles(tmp_path)
+        worlds.import_files(tmp_path)
 
 
 def test_a_document_too_long_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fhir_gym.worlds.files._DOCUMENT_BYTES", 1000)
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"[" + b" " * 5000))
     with pytest.raises(WorldError, match=r"x\.json\.gz: longer than the limit of 1,000 bytes per Bundle"):
-        worlds.import_bundles(tmp_path)
+        worlds.import_files(tmp_path)
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"[" + b" " * 100_000_000))
     tracemalloc.start()
     with pytest.raises(WorldError, match=r"x\.json\.gz: cannot be read: it expands to more than"):
-        worlds.import_bundles(tmp_path)
+        worlds.import_files(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 * 1024 * 1024

@@ -20,9 +20,9 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.serialization import normalise
 from fhir_gym.types import Resource
 from fhir_gym.worlds import catalogue, cohort
-from fhir_gym.worlds.cohort import sampling, timeline
+from fhir_gym.worlds.cohort import sampling
 from fhir_gym.worlds.cohort.observations import observation
-from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient
+from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient, draw_segments
 from fhir_gym.worlds.cohort.physiology import CRITICAL, Excursion, limits
 from fhir_gym.worlds.cohort.sampling import Measurement
 from fhir_gym.worlds.hospital import people
@@ -264,7 +264,7 @@ def test_medians_are_plausible_for_patients() -> None:
 def test_budgets_are_met_exactly(seed: int, quota: int) -> None:
     chance = SeededRandom(seed, "test")
     patient = Patient.draw(chance, person_of(chance))
-    segments = timeline.draw_segments(chance, patient, quota)
+    segments = draw_segments(chance, patient, quota)
     assert sum(segment.budget for segment in segments) == quota
     assert all(earlier.end <= later.start for earlier, later in pairwise(segments))
     assert segments[-1].present and not any(segment.present for segment in segments[:-1])

@@ -10,6 +10,7 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir import Credentials
 from fhir_gym.types import Resource
 from fhir_gym.worlds import Difference
 from fhir_gym.worlds.batches import BatchClient, Record
@@ -99,7 +100,7 @@ def test_a_server_without_a_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_answers_that_are_none(answer: Any, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = BatchClient(BASE, headers={"Authorization": "Bearer s3cret"})
+    client = BatchClient(BASE, credentials=Credentials.bearer("s3cret"))
     monkeypatch.setattr(client, "exchange", lambda *_: {"resourceType": "Bundle", "entry": [answer]})
     if complaint == "equal":
         assert client.read_all([Record("Patient", "a", b"")]) == [None]

@@ -6,7 +6,7 @@ import pytest
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
-from fhir_gym.worlds.cached_copies import find_copy, store_copy
+from fhir_gym.worlds.cache import find_copy, store_copy
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from fhir_gym import worlds
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Request, World
-from fhir_gym.worlds.references import rewrite_references
+from fhir_gym.worlds.bundles import rewrite_references
 from tests.worlds.linked_world import linked_resources, write_world
 
 
@@ -22,7 +22,7 @@ def test_ndjson(tmp_path: Path) -> None:
     with write_world(tmp_path / "w", linked_resources()) as world:
         files = worlds.export(world, tmp_path / "out")
         assert [file.name for file in files] == ["Observation.ndjson", "Organization.ndjson", "Patient.ndjson"]
-        with worlds.import_ndjson(tmp_path / "out", out=tmp_path / "again", name="linked") as again:
+        with worlds.import_files(tmp_path / "out", out=tmp_path / "again", name="linked") as again:
             assert _contents(again) == _contents(world)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out", "w"]
 
@@ -40,7 +40,7 @@ def test_transactions_can_be_posted_in_order(tmp_path: Path, empty_world: World)
             headers = {"content-type": "application/fhir+json"}
             assert session.handle(Request("POST", "", headers=headers, body=file.read_bytes())).status == 200
         assert len(known) == world.manifest.total == session.get("/Patient?_summary=count")["total"] + 9
-        with worlds.import_bundles(tmp_path / "out", out=tmp_path / "again", name="linked") as again:
+        with worlds.import_files(tmp_path / "out", out=tmp_path / "again", name="linked") as again:
             assert _contents(again) == _contents(world)
     assert told[-1] == (len(known), len(known))
 

@@ -53,7 +53,7 @@ def test_the_server_keeps_all_of_it() -> None:
         assert normalise(json.loads(json.dumps(resource))) == resource
 
 
-@pytest.mark.parametrize("seed", [0, 7, -1])
+@pytest.mark.parametrize("seed", [0, -1, pytest.param(7, marks=pytest.mark.slow)])
 def test_references_point_to_earlier_resources(seed: int) -> None:
     created: set[str] = set()
     for resource in hospital(seed):
@@ -91,7 +91,7 @@ def test_patients_are_as_in_the_cohort() -> None:
     assert {patient["gender"] for patient in patients} == {"male", "female"}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, -1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_names_as_a_register_has_them(seed: int) -> None:
     names = [(p["name"][0]["family"], tuple(p["name"][0]["given"]), p["birthDate"]) for p in of("Patient", seed)]
     families = [family for family, _, _ in names]

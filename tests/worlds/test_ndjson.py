@@ -58,7 +58,7 @@ def test_folder_becomes_a_named_world(tmp_path: Path) -> None:
     (folder / "._Patient.ndjson").write_bytes(b"what some systems put beside a file")
     reports: list[ImportReport] = []
     told: list[tuple[int, int]] = []
-    world = worlds.import_ndjson(
+    world = worlds.import_files(
         folder, progress=lambda done, total: told.append((done, total)), on_report=reports.append
     )
     with world:
@@ -78,7 +78,7 @@ def test_folder_becomes_a_named_world(tmp_path: Path) -> None:
 
 def test_single_file_and_given_path(tmp_path: Path) -> None:
     source = write(tmp_path / "Patient.ndjson", PATIENT)
-    with worlds.import_ndjson(source, out=tmp_path / "w.sqlite", name="x") as world:
+    with worlds.import_files(source, out=tmp_path / "w.sqlite", name="x") as world:
         assert world.path == (tmp_path / "w.sqlite").resolve()
         assert world.manifest.name == "x"
     assert not (tmp_path / "cache").exists()
@@ -87,7 +87,7 @@ def test_single_file_and_given_path(tmp_path: Path) -> None:
 def test_order_of_files_not_of_the_disk(tmp_path: Path) -> None:
     for letter in "cab":
         write(tmp_path / "in" / f"{letter}.ndjson", {"resourceType": "Patient", "id": letter})
-    with worlds.import_ndjson(tmp_path / "in") as world:
+    with worlds.import_files(tmp_path / "in") as world:
         assert world.ids("Patient") == ["a", "b", "c"]
 
 
@@ -109,7 +109,7 @@ def test_bad_lines_are_named_and_nothing_is_imported(tmp_path: Path) -> None:
     )
     (folder / "c.ndjson.gz").write_bytes(b"no gzip")
     with pytest.raises(WorldError) as caught:
-        worlds.import_ndjson(folder, out=tmp_path / "w.sqlite")
+        worlds.import_files(folder, out=tmp_path / "w.sqlite")
     message = str(caught.value)
     expected = (
         "nothing was imported, 7 problems", "b.ndjson:1: not JSON", "b.ndjson:3: not a JSON object",
@@ -125,7 +125,7 @@ def test_bad_lines_are_named_and_nothing_is_imported(tmp_path: Path) -> None:
 def test_resources_the_server_refuses_are_named(tmp_path: Path) -> None:
     source = write(tmp_path / "p.ndjson", PATIENT, {"resourceType": "Patient", "id": "b", "gender": "no such gender"})
     with pytest.raises(WorldError, match=r"1 problem:\n  p.ndjson:2: .*no such gender"):
-        worlds.import_ndjson(source, out=tmp_path / "w.sqlite")
+        worlds.import_files(source, out=tmp_path / "w.sqlite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.ndjson"]
 
 
@@ -133,7 +133,7 @@ def test_names_twenty_problems_and_counts_the_others(tmp_path: Path) -> None:
     source = tmp_path / "p.ndjson"
     source.write_text("{\n" * 1000)
     with pytest.raises(WorldError, match=r"1,000 problems:(\n  p.*){20}\n  and 980 more$") as caught:
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
     assert str(caught.value).count("p.ndjson:") == 20
 
 
@@ -148,7 +148,7 @@ def test_all_kinds_of_problems_are_found_in_one_pass(tmp_path: Path) -> None:
         {"resourceType": "Patient", "id": "b", "birthDate": "yesterday"},
     )
     with pytest.raises(WorldError, match="5 problems") as caught:
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
     places = [line.split(": ")[0].strip() for line in str(caught.value).splitlines()[1:]]
     assert places == [f"p.ndjson:{number}" for number in range(1, 6)]
     assert "p.ndjson:2: Patient with the invalid id 'two words'" in str(caught.value)
@@ -161,7 +161,7 @@ def test_elements_that_are_dropped_are_listed(tmp_path: Path) -> None:
         {"resourceType": "Patient", "id": "b", "shoeSize": {"left": 44}},
     )
     reports: list[ImportReport] = []
-    with worlds.import_ndjson(source, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
+    with worlds.import_files(source, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
         assert "shoeSize" not in (world.read("Patient", "b") or {})
     assert reports[0].altered == 2 and reports[0].altered_examples == ("Patient/a", "Patient/b")
     assert reports[0].dropped == {"Patient.shoeSize": 2, "Patient.name.nick": 1, "Patient.name": 1}
@@ -175,11 +175,11 @@ def test_invalid_input_gives_one_line(tmp_path: Path) -> None:
         {"resourceType": "Patient", "id": "\n" * 1000},
     )
     with pytest.raises(WorldError, match="3 problems") as caught:
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
     assert all(line.isprintable() and len(line) < 500 for line in str(caught.value).splitlines())
     reports: list[ImportReport] = []
     strange = write(tmp_path / "q.ndjson", PATIENT | {"\x1b]0;" + "y" * 10_000: 1})
-    worlds.import_ndjson(strange, out=tmp_path / "w.sqlite", on_report=reports.append).close()
+    worlds.import_files(strange, out=tmp_path / "w.sqlite", on_report=reports.append).close()
     assert [path.isprintable() and len(path) <= 201 for path in reports[0].dropped] == [True]
 
 
@@ -188,7 +188,7 @@ def test_a_line_too_long_is_one_problem_among_others(tmp_path: Path, monkeypatch
     source = tmp_path / "p.ndjson"
     source.write_bytes(b'"' + b"x" * 5000 + b'"\n\n[]\n' + b"y" * 3000)
     with pytest.raises(WorldError, match="3 problems") as caught:
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
     assert "p.ndjson:1: longer than the limit of 1,000 bytes" in str(caught.value)
     assert "p.ndjson:3: not a JSON object" in str(caught.value)
     assert "p.ndjson:4: longer than" in str(caught.value)
@@ -201,14 +201,14 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source = tmp_path / "p.ndjson.gz"
     source.write_bytes(gzip.compress(line * (2_000_000 // len(line))))
     with pytest.raises(WorldError, match=r"p\.ndjson\.gz:[0-9]+: cannot be read: it expands to more than"):
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
 
 
 def test_deep_nesting_is_a_problem(tmp_path: Path) -> None:
     source = tmp_path / "p.ndjson"
     source.write_bytes(b'{"a":' * 100_000 + b"\n" + b"[" * 100_000 + b"]" * 100_000 + b"\n" + b"9" * 100_000)
     with pytest.raises(WorldError, match="3 problems"):
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
 
 
 def test_an_extreme_date_is_not_taken_as_the_present(tmp_path: Path) -> None:
@@ -220,25 +220,25 @@ def test_truncated_gzip(tmp_path: Path) -> None:
     source = write(tmp_path / "p.ndjson.gz", *({"resourceType": "Patient", "id": str(n)} for n in range(500)))
     source.write_bytes(source.read_bytes()[:-40])
     with pytest.raises(WorldError, match=r"p\.ndjson\.gz:[0-9]+: cannot be read"):
-        worlds.import_ndjson(source)
+        worlds.import_files(source)
 
 
 def test_nothing_to_import(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="no such file or folder"):
-        worlds.import_ndjson(tmp_path / "absent")
+        worlds.import_files(tmp_path / "absent")
     (tmp_path / "in").mkdir()
     with pytest.raises(WorldError, match=r"it has no \.ndjson file"):
-        worlds.import_ndjson(tmp_path / "in")
+        worlds.import_files(tmp_path / "in", format="ndjson")
     (tmp_path / "in" / "a.ndjson").touch()
     with pytest.raises(WorldError, match="it has no resources"):
-        worlds.import_ndjson(tmp_path / "in")
+        worlds.import_files(tmp_path / "in", format="ndjson")
 
 
 @pytest.mark.parametrize("name", ["hospital-small", "a/b", "../up", ".hidden", "x" * 200])
 def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
     source = write(tmp_path / "p.ndjson", PATIENT)
     with pytest.raises(WorldError, match="name"):
-        worlds.import_ndjson(source, name=name)
+        worlds.import_files(source, name=name)
 
 
 def test_repetitions_and_dangling_references_are_reported(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_repetitions_and_dangling_references_are_reported(tmp_path: Path) -> Non
         observation("o2", subject={"reference": "Patient/gone"}, flag="unknown element"),
     )
     reports: list[ImportReport] = []
-    with worlds.import_ndjson(source, on_report=reports.append) as world:
+    with worlds.import_files(source, on_report=reports.append) as world:
         assert world.manifest.total == 3
     (report,) = reports
     assert report.doubles == 1
@@ -263,7 +263,7 @@ def test_written_digits_survive(tmp_path: Path) -> None:
     source = tmp_path / "o.ndjson"
     line = json.dumps(observation("o", valueQuantity={"value": 0}))
     source.write_text(line.replace('"value": 0', '"value": 4.10') + "\n")
-    with worlds.import_ndjson(source) as world:
+    with worlds.import_files(source) as world:
         assert b'"value":4.10' in next(world.resources())
 
 
@@ -305,11 +305,11 @@ def test_given_present(tmp_path: Path) -> None:
     source = write(tmp_path / "p.ndjson", PATIENT)
     reports: list[ImportReport] = []
     now = datetime.fromisoformat("2030-05-05T05:05:05+02:00")
-    with worlds.import_ndjson(source, now=now, on_report=reports.append) as world:
+    with worlds.import_files(source, now=now, on_report=reports.append) as world:
         assert world.now == now
     assert reports[0].now_source == "as given"
     with pytest.raises(WorldError, match="time zone"):
-        worlds.import_ndjson(source, now=datetime(2030, 1, 1))
+        worlds.import_files(source, now=datetime(2030, 1, 1))
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
@@ -317,14 +317,14 @@ def test_no_bytes_do_more_than_complain(tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("bytes")
     (folder / "x.ndjson").write_bytes(b"\n".join(rows))
     with pytest.raises(WorldError):
-        worlds.import_ndjson(folder, out=folder / "w.sqlite")
+        worlds.import_files(folder, out=folder / "w.sqlite")
     assert [path.name for path in folder.iterdir()] == ["x.ndjson"]
 
 
 def test_the_official_patients(shared_dir: Path, tmp_path: Path) -> None:
     reports: list[ImportReport] = []
     source = shared_dir / "medagentbench"
-    with worlds.import_ndjson(source, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
+    with worlds.import_files(source, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
         assert world.manifest.counts == {"Observation": 500, "Patient": 500}
         assert world.now.isoformat() == "2023-11-13T10:15:00+00:00"
         assert world.manifest.name == "medagentbench"
@@ -335,7 +335,7 @@ def test_the_official_patients(shared_dir: Path, tmp_path: Path) -> None:
 
 
 def test_imported_world_opens_by_path_in_another_object(tmp_path: Path) -> None:
-    with worlds.import_ndjson(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path / "w.sqlite") as world:
+    with worlds.import_files(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path / "w.sqlite") as world:
         assert World.open(tmp_path / "w.sqlite").manifest == world.manifest
 
 
@@ -344,10 +344,10 @@ def test_full_disk_is_not_the_datas_fault(tmp_path: Path, monkeypatch: pytest.Mo
     source = write(tmp_path / "in" / "p.ndjson", *({"resourceType": "Patient", "id": f"p{n}"} for n in range(5000)))
     fill_after(batches, monkeypatch)
     with pytest.raises(WorldError, match=r"^cannot write a world to .*disk is full$"):
-        worlds.import_ndjson(source, out=tmp_path / "w.sqlite")
+        worlds.import_files(source, out=tmp_path / "w.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_target_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="is a folder"):
-        worlds.import_ndjson(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path)
+        worlds.import_files(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path)

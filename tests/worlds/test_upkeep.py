@@ -46,12 +46,12 @@ def dead() -> int:
 @pytest.mark.parametrize("own_place", [True, False])
 def test_a_world_is_replaced_only_if_asked(tmp_path: Path, own_place: bool) -> None:
     where: dict[str, Any] = {"out": tmp_path / "w.sqlite"} if own_place else {"name": "ward"}
-    worlds.import_ndjson(source(tmp_path / "one", "a"), **where).close()
+    worlds.import_files(source(tmp_path / "one", "a"), **where).close()
     with pytest.raises(WorldError, match=r"already exists; replace it with --replace"):
-        worlds.import_ndjson(source(tmp_path / "two", "b"), **where)
+        worlds.import_files(source(tmp_path / "two", "b"), **where)
     with worlds.load(where.get("out", "ward")) as world:
         assert world.ids("Patient") == ["a"]
-    with worlds.import_ndjson(tmp_path / "two", replace=True, **where) as world:
+    with worlds.import_files(tmp_path / "two", replace=True, **where) as world:
         assert world.ids("Patient") == ["b"]
 
 
@@ -59,7 +59,7 @@ def test_files_that_are_not_worlds_are_never_replaced(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("all of it")
     with pytest.raises(WorldError, match="is not a world"):
-        worlds.import_ndjson(source(tmp_path / "one", "a"), out=thesis, replace=True)
+        worlds.import_files(source(tmp_path / "one", "a"), out=thesis, replace=True)
     with pytest.raises(WorldError, match="is not a world"):
         worlds.build("empty", thesis)
     assert thesis.read_text() == "all of it"
@@ -68,13 +68,13 @@ def test_files_that_are_not_worlds_are_never_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["two words", "a/b", "..", "new\nline", "\x1b[2J", "é", "x" * 101, "-x"])
 def test_a_name_is_a_name_wherever_the_file_goes(tmp_path: Path, name: str) -> None:
     with pytest.raises(WorldError, match="invalid world name"):
-        worlds.import_ndjson(source(tmp_path / "one", "a"), out=tmp_path / "w.sqlite", name=name)
+        worlds.import_files(source(tmp_path / "one", "a"), out=tmp_path / "w.sqlite", name=name)
     with pytest.raises(WorldError, match="invalid world name"):
         worlds.remove(name)
 
 
 def test_an_imported_world_is_removed_with_its_leftovers(tmp_path: Path, folder: Path) -> None:
-    worlds.import_ndjson(source(tmp_path / "one", "a"), name="ward").close()
+    worlds.import_files(source(tmp_path / "one", "a"), name="ward").close()
     pages = folder / "imported" / ".ward.sqlite.spool"
     pages.mkdir()
     (pages / "Patient.ndjson").write_text("{}\n")

@@ -15,7 +15,7 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.errors import InfraError, WorldError
-from fhir_gym.fhir import World
+from fhir_gym.fhir import Credentials, World
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.limits import Limits
@@ -104,7 +104,7 @@ def test_resumes_with_what_has_not_arrived(linked: World, empty_world: World, fo
     with strict_server(empty_world) as (url, server):
         server.faults = dict.fromkeys(range(requests, requests + 7), "503")
         with pytest.raises(WorldError, match=r"7 attempts .*the database is away.* run the same command again"):
-            worlds.upload(linked, url, headers={"Authorization": "Bearer s3cret"})
+            worlds.upload(linked, url, credentials=Credentials.bearer("s3cret"))
         (journal,) = journals(folder)
         assert "s3cret" not in journal.read_text()
         with journal.open("ab") as file:
@@ -147,9 +147,9 @@ def test_a_refused_resource_is_named(empty_world: World, tmp_path: Path) -> None
 def test_credentials(linked: World, empty_world: World) -> None:
     with strict_server(empty_world, authorization="Bearer s3cret") as (url, _):
         with pytest.raises(WorldError, match=r"requires credentials \(status 401\)") as caught:
-            worlds.upload(linked, url, headers={"Authorization": "Bearer wr0ng"})
+            worlds.upload(linked, url, credentials=Credentials.bearer("wr0ng"))
         assert "wr0ng" not in str(caught.value)
-        assert worlds.upload(linked, url, headers={"Authorization": "Bearer s3cret"}).held == 0
+        assert worlds.upload(linked, url, credentials=Credentials.bearer("s3cret")).held == 0
     with pytest.raises(WorldError, match=r"has status 404|cannot reach"):
         worlds.upload(linked, url.replace("/fhir", "/other"))
 

@@ -1,12 +1,16 @@
-"""A session over HTTP: a Starlette application, and `serve` for `fhir-gym serve`."""
+"""A session over HTTP: a Starlette application with a queue of requests, and `serve` for `fhir-gym serve`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -19,8 +23,6 @@ from typing_extensions import override
 
 from fhir_gym.errors import InfraError, WorldError
 from fhir_gym.fhir import serialization
-from fhir_gym.fhir.adapters.front_page import front_page
-from fhir_gym.fhir.adapters.request_queue import RequestQueue
 from fhir_gym.fhir.context import Validation
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import JSON, Request, Response
@@ -187,3 +189,157 @@ def serve(
     with bind(host, port) as listener:
         app = create_app(world, validation=validation, identifier_of_type=identifier_of_type)
         make_http_server(app).run(sockets=[listener])
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{name} - fhir-gym</title>
+<style>body {{ font-family: sans-serif; max-width: 42em; margin: 2em auto; line-height: 1.5; padding: 0 1em }}</style>
+</head>
+<body>
+<h1>FHIR R4 server of fhir-gym</h1>
+<p>This server contains the world <b>{name}</b>: {total} resources of {types} types.
+It is made for programs and agents, and answers in JSON. Changes by clients are lost when the server stops.</p>
+<p>Base URL for clients: <code>{base}</code></p>
+<h2>To try</h2>
+<ul>
+{links}
+</ul>
+<p>From a terminal: <code>curl '{base}/{example}'</code></p>
+<h2>To read</h2>
+<ul>
+<li><a href="{base}/metadata">CapabilityStatement</a>: every type, interaction and search parameter</li>
+<li><code>docs/server.md</code> and <code>docs/hapi.md</code>: interactions, limits, differences from HAPI</li>
+<li><a href="https://hl7.org/fhir/R4/http.html">FHIR R4: RESTful API</a></li>
+</ul>
+</body>
+</html>
+"""
+
+
+def front_page(world: World, base: str) -> str:
+    """Return the page as HTML that loads no other files."""
+    counts = world.manifest.counts
+    kinds = sorted(counts, key=lambda kind: (kind != "Patient", -counts[kind], kind))[:5]
+    examples = [f"{kind}?_count=5" for kind in kinds] or ["Patient?_count=5"]
+    links = "\n".join(
+        f'<li><a href="{escape(f"{base}/{one}")}"><code>GET {escape(one)}</code></a></li>' for one in examples
+    )
+    return _PAGE.format(
+        name=escape(world.manifest.name),
+        total=f"{world.manifest.total:,}",
+        types=len(counts),
+        base=escape(base),
+        links=links,
+        example=escape(examples[0]),
+    )
+
+
+_CLIENTS = 4_096
+"""Maximum number of clients in the usage record; the least recent client is dropped first."""
+
+_ROUNDS = 12
+"""Number of event loop rounds that a request needs to get from its socket into this queue."""
+
+_HALF_LIFE = 10.0
+"""Time in seconds after which a client's recorded use is halved."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A waiting request.
+
+    `number` is the request's number in order of arrival; `wanted` returns whether the client is still connected.
+    """
+
+    client: Hashable
+    expected: float
+    work: Callable[[], Response]
+    wanted: Callable[[], Awaitable[bool]]
+    number: int
+    answer: asyncio.Future[Response | None]
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """Runs requests one after another. The client that has used the server least goes first.
+
+    Between two requests, the event loop reads new requests. So a client waits only for the running request, and not for
+    all earlier requests of another client.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    executor: Executor | None = None
+    """Runs the requests; None for the event loop's thread, in which a short request takes least time."""
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _used: OrderedDict[Hashable, tuple[float, float]] = field(default_factory=OrderedDict)
+    _arrived: int = 0
+    _task: asyncio.Task[None] | None = None
+
+    async def run(
+        self, client: Hashable, work: Callable[[], Response], *, expected: float, wanted: Callable[[], Awaitable[bool]]
+    ) -> Response | None:
+        """Wait for the request's turn and run it.
+
+        Args:
+            client: The client's address and port.
+            work: Function that answers the request without waiting.
+            expected: The expected duration in seconds. If clients have equal use, the shortest request goes first.
+            wanted: Function that returns whether the client is still connected; called if the request had to wait.
+
+        Returns:
+            The response; None if the client is gone.
+        """
+        answer: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+        self._arrived += 1
+        self._waiting.append(_Waiting(client, expected, work, wanted, self._arrived, answer))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return await answer
+
+    async def _run(self) -> None:
+        try:
+            waited = False
+            while self._waiting:
+                chosen = min(self._waiting, key=lambda one: (self.used(one.client) + one.expected, one.number))
+                self._waiting.remove(chosen)
+                if not chosen.answer.done():  # the answer to a cancelled request is already done
+                    await self._answer(chosen, waited=waited)
+                waited = True
+                for _ in range(_ROUNDS if self._waiting else 0):  # the loop sends the answer and reads new requests
+                    await asyncio.sleep(0)
+        finally:
+            self._task = None
+
+    async def _answer(self, chosen: _Waiting, *, waited: bool) -> None:
+        response: Response | None = None
+        failure: Exception | None = None
+        if not waited or await chosen.wanted():
+            start = self.clock()
+            try:
+                if self.executor is None:
+                    response = chosen.work()
+                else:
+                    response = await asyncio.get_running_loop().run_in_executor(self.executor, chosen.work)
+            except Exception as error:
+                failure = error
+            self._use(chosen.client, self.clock() - start)
+        if chosen.answer.done():
+            return  # cancelled meanwhile
+        if failure is None:
+            chosen.answer.set_result(response)
+        else:
+            chosen.answer.set_exception(failure)
+
+    def used(self, client: Hashable) -> float:
+        """Return how much of the server's time a client has used recently, in seconds."""
+        seconds, at = self._used.get(client, (0.0, 0.0))
+        return seconds * 0.5 ** ((self.clock() - at) / _HALF_LIFE) if seconds else 0.0
+
+    def _use(self, client: Hashable, seconds: float) -> None:
+        self._used[client] = (self.used(client) + seconds, self.clock())
+        self._used.move_to_end(client)
+        if len(self._used) > _CLIENTS:
+            self._used.popitem(last=False)

@@ -23,11 +23,9 @@ from typing_extensions import override
 
 from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
-from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.adapters.outgoing import FHIR_JSON, Outgoing, RequestPart, WriteTarget, in_requested_format
-from fhir_gym.fhir.adapters.reference_order import batches_by_reference
-from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
+from fhir_gym.fhir.adapters.remote_client import Key, NotSentError, RemoteClient, read_all
 from fhir_gym.fhir.adapters.remote_interactions import (
     ResourceStates,
     accepted_targets,
@@ -38,8 +36,7 @@ from fhir_gym.fhir.adapters.remote_interactions import (
 )
 from fhir_gym.fhir.adapters.request_reader import RequestReader
 from fhir_gym.fhir.adapters.server_lock import ServerLock
-from fhir_gym.fhir.adapters.undo import content, put_back
-from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
+from fhir_gym.fhir.adapters.undo import SentWrite, UndoJournal, batches_by_reference, content, put_back
 from fhir_gym.fhir.adapters.version_history import Version, present, state_before, versions_since
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError

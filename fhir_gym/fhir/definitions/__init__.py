@@ -6,7 +6,7 @@ read on first use.
 
 from __future__ import annotations
 
-from fhir_gym.fhir.definitions._codes import codes, enum_name
+from fhir_gym.fhir.definitions._codes import bound_value_set, codes, enum_name, is_complete, value_set
 from fhir_gym.fhir.definitions._elements import Element, children, modifiers
 from fhir_gym.fhir.definitions._files import (
     DATA_TYPES,
@@ -16,7 +16,6 @@ from fhir_gym.fhir.definitions._files import (
     patient_parameters,
 )
 from fhir_gym.fhir.definitions._search import SearchParameter, definition_ids, search_parameters
-from fhir_gym.fhir.definitions._terminology import bound_value_set, is_complete, value_set
 from fhir_gym.fhir.definitions._validation import (
     Binding,
     CodeSystem,

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import Any
 
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.costs import check_size, steps_of_storing, steps_of_subset
-from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES, patient_parameters, search_parameters
+from fhir_gym.fhir.hash_order import resources_in_hash_order
 from fhir_gym.fhir.index import index_spec
 from fhir_gym.fhir.interaction_log import Effect, Interaction
-from fhir_gym.fhir.interactions.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.interactions.persistence import check_room
-from fhir_gym.fhir.interactions.read import existing_version, known
-from fhir_gym.fhir.interactions.validate import validate_operation
+from fhir_gym.fhir.interactions.read import existing, existing_version, known
+from fhir_gym.fhir.interactions.references import check_unreferenced
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.routes import Target
+from fhir_gym.fhir.search.bundles import fill, searchset
+from fhir_gym.fhir.search.conditions.dispatch import FULLTEXT, no_fulltext
+from fhir_gym.fhir.search.engine import CompiledQuery, SearchResult, fetch, remember
+from fhir_gym.fhir.search.includes import CHUNK, MAX_INCLUDED, MAX_ROUNDS, check_number, included, referring
+from fhir_gym.fhir.search.predicates import MAX_VALUES
+from fhir_gym.fhir.search.query import DEFAULT_COUNT, Include, SearchOptions, Shape, parse_options
 from fhir_gym.fhir.store import ResourceRow, stored
 from fhir_gym.fhir.store.versions import versions
 from fhir_gym.fhir.terminology import expand, validate_code
-from fhir_gym.types import Resource
+from fhir_gym.fhir.urls import Pairs, decode_form, encode_pairs
+from fhir_gym.fhir.validation import described, validate
+from fhir_gym.types import Json, Resource
 
 _ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
 _STEPS_OF_A_VALUE_SET = 20_000
@@ -172,3 +181,197 @@ def _parameters(resource: object) -> Iterable[Resource]:
 def _returned(meta: Resource) -> Response:
     answer = {"resourceType": "Parameters", "parameter": [{"name": "return", "valueMeta": meta}]}
     return Response(200, {}, serialization.dumps(answer))
+
+
+EVERYTHING_TYPES = ("Encounter", "Patient")
+_STEPS, _STEPS_OF_A_RESOURCE = 10_000, 100
+_REFERENCES = Include(backwards=False, iterate=False, source="*", parameter="*", target=None)
+
+
+def everything(ctx: RequestContext, resource_type: str, id: str | None, path: str) -> Response:
+    """GET or POST [type]/$everything and [type]/[id]/$everything, for the types of `EVERYTHING_TYPES`.
+
+    Without an id in the path, `_id` selects resources of the type; without `_id`, all of them are selected. With
+    `_type`, only referring resources of these types are returned, and references are followed for one step only.
+    As in HAPI, `start` and `end` are ignored.
+
+    Raises:
+        FhirError: The resource or a type is unknown, or there are too many resources.
+    """
+    options, rest = parse_options([*ctx.pairs, *_posted(ctx)])
+    shape = options.shape(ctx.limits, resource_type)
+    for name, _ in rest:
+        if name in FULLTEXT:
+            raise no_fulltext(name)
+    asked = [piece for name, value in rest if name == "_type" for piece in value.split(",") if piece]
+    for name in asked:
+        if name not in RESOURCE_TYPE_SET:
+            raise FhirError(404, f"HAPI-2197: Unknown resource type '{name}' in _type parameter.")
+    ids = [id] if id else [piece for name, value in rest if name == "_id" for piece in value.split(",") if piece]
+    selected = _selected(ctx, resource_type, ids)
+    found = _compartment(ctx, resource_type, selected, frozenset(asked or RESOURCE_TYPE_SET))
+    ctx.store.spend(_STEPS + _STEPS_OF_A_RESOURCE * (len(selected) - 1 + len(found)))
+    start = found if asked else [*selected, *found]
+    seen = {*selected, *found}
+    found += _referred_to(ctx, resource_type, start, seen=seen, rounds=1 if asked else MAX_ROUNDS)
+    return _page(ctx, array("q", [*selected, *found]), CompiledQuery(resource_type, (), ()), options, shape, path)
+
+
+def _posted(ctx: RequestContext) -> Pairs:
+    """Return the parameters in the body of a POST: a form, or a Parameters resource."""
+    if ctx.request.method != "POST":
+        return []
+    if form := decode_form(ctx.request.headers.get("content-type", ""), ctx.request.body):
+        return form
+    resource = serialization.parse_resource(ctx.request.body, "Parameters")
+    listed = resource.get("parameter")
+    return [
+        (name, str(value))
+        for parameter in (listed if isinstance(listed, list) else [])
+        if isinstance(parameter, dict) and isinstance(name := parameter.get("name"), str)
+        for key, value in parameter.items()
+        if key.startswith("value") and isinstance(value, (str, int))
+    ]
+
+
+def _selected(ctx: RequestContext, resource_type: str, ids: list[str]) -> list[int]:
+    """Return the resources with these ids, in hash order, or all resources of the type in creation order."""
+    if not ids:
+        return check_number(fetch(ctx, CompiledQuery(resource_type, (), ()), MAX_INCLUDED + 1))
+    if len(ids) > MAX_VALUES:
+        raise FhirError(400, f"More than {MAX_VALUES} ids are not supported by this server")
+    rows = [ctx.store.find(resource_type, id) for id in ids]
+    found = resources_in_hash_order(sorted({row.rid for row in rows if row is not None and not row.deleted}))
+    if not found:
+        shown = ", ".join(f"TokenParam[system=,value={id}]" for id in ids)
+        raise FhirError(404, f"HAPI-2841: Resource [[{shown}]] is not known.")
+    return found
+
+
+def _page(
+    ctx: RequestContext, rids: array[int], query: CompiledQuery, options: SearchOptions, shape: Shape, path: str
+) -> Response:
+    """Return the first page; later pages are answered like those of a search."""
+    size = min(options.count or DEFAULT_COUNT, ctx.limits.page_entries)
+    counted = shape.summary == "count"
+    entries, shown = ((), size) if counted else fill(ctx, rids[:size], shape)
+    token = ctx.counters.new_token()
+    self_url = f"{ctx.base_url}/{path}" + (f"?{encode_pairs(ctx.pairs)}" if ctx.pairs else "")
+    links = [] if counted else [("self", self_url)]
+    if len(rids) > shown and not counted:
+        remember(ctx, token, SearchResult(query, rids, True, None, (), shape))
+        pretty = "&_pretty=true" if ctx.pretty_default else ""
+        following = f"_getpages={token}&_getpagesoffset={shown}&_count={size}{pretty}&_bundletype=searchset"
+        links.append(("next", f"{ctx.base_url}?{following}"))
+    total = len(rids) if len(rids) <= shown else None
+    answer = searchset(ctx, token=token, matches=entries, total=total, links=links, shape=shape)
+    headers = ctx.bundle_headers(token)
+    if ctx.request.method == "POST":
+        headers |= {"Location": headers["Content-Location"]}
+    return Response(answer.status, headers, answer.body)
+
+
+def _compartment(ctx: RequestContext, resource_type: str, rids: list[int], types: frozenset[str]) -> list[int]:
+    """Return the other resources that refer to any of these resources, in creation order."""
+    parameters = {source: _links(resource_type, source) for source in RESOURCE_TYPES if source in types}
+    found: set[int] = set()
+    for chunk in (rids[i : i + CHUNK] for i in range(0, len(rids), CHUNK)):
+        found.update(other for _, other in referring(ctx, parameters, resource_type, chunk))
+        check_number(found)
+    return sorted(found - set(rids))
+
+
+def _links(resource_type: str, source: str) -> tuple[str, ...]:
+    """Return the search parameters by which resources of a type refer to a patient or an encounter."""
+    found = {p.name for p in search_parameters(source).values() if p.type == "reference" and resource_type in p.targets}
+    if resource_type == "Patient":  # HAPI adds `patient` and `subject` to the specification's compartment
+        found &= {*patient_parameters(source), "patient", "subject"}
+    return tuple(sorted(found))
+
+
+def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, seen: set[int], rounds: int) -> list[int]:
+    """Return the resources that can be reached by at most `rounds` references in a row, in hash order.
+
+    References in a Patient are not followed, because they could lead to other patients' data.
+    """
+    found: list[int] = []
+    frontier = rids
+    for _ in range(rounds):
+        by_type: dict[str, list[int]] = {}
+        for row in ctx.store.rows(frontier):
+            by_type.setdefault(row.type, []).append(row.rid)
+        reached = {rid for type_, group in by_type.items() for rid in included(ctx, [_REFERENCES], type_, group)}
+        rows = ctx.store.rows(sorted(reached - seen))
+        frontier = [row.rid for row in rows if resource_type != "Patient" or row.type != "Patient"]
+        if not frontier:
+            break
+        seen.update(frontier)
+        found += frontier
+    return resources_in_hash_order(sorted(found))
+
+
+_MODES = frozenset({"create", "update", "delete", "profile"})
+_INFORMATION = {"severity": "information", "code": "informational"}
+
+
+def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) -> Response:
+    """Answer ``$validate`` on a type, with a resource in the body, or on a stored resource.
+
+    A Parameters resource in the body, or the query, may give a `mode`: with ``create`` the resource must not have an
+    id, with ``update`` it must have one, with ``delete`` the stored resource must not be referred to.
+
+    Raises:
+        FhirError: The body is invalid, there is nothing to validate, or the mode does not fit.
+    """
+    mode = dict(reversed(ctx.pairs)).get("mode") or None
+    resource: Resource | None = None
+    if ctx.request.method == "POST":
+        resource = serialization.parse_resource(ctx.request.body, None)
+        if resource["resourceType"] == "Parameters":
+            resource, given = _from_parameters(resource)
+            mode = given or mode
+    if mode is not None and mode not in _MODES:
+        raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
+    if mode == "delete":
+        return _deletable(ctx, resource_type, id)
+    text = ctx.request.body
+    if resource is None and id is not None and ctx.request.method != "POST":
+        text = existing(ctx, resource_type, id).body
+        resource = serialization.parse_resource(text, None)
+    if resource is None:
+        raise FhirError(
+            400,
+            'HAPI-0992: No resource supplied for $validate operation (resource is required unless mode is "delete")',
+        )
+    if mode == "create" and resource.get("id"):
+        raise FhirError(422, "HAPI-0997: Resource has an ID - ID must not be populated for a FHIR create")
+    if mode == "update" and not resource.get("id"):
+        raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
+    found = described(validate(serialization.read_body(text), ctx.store.spend), text)
+    return _outcome(found or [{**_INFORMATION, "diagnostics": "No issues detected during validation"}])
+
+
+def _from_parameters(parameters: Resource) -> tuple[Resource | None, str | None]:
+    """Return the resource and the mode."""
+    resource, mode = None, None
+    listed = parameters.get("parameter")
+    for parameter in listed if isinstance(listed, list) else []:
+        if not isinstance(parameter, dict):
+            continue
+        inner = parameter.get("resource")
+        if parameter.get("name") == "resource" and isinstance(inner, dict) and resource is None:
+            resource = inner
+        if parameter.get("name") == "mode":
+            mode = str(parameter.get("valueCode", parameter.get("valueString", "")))
+    return resource, mode
+
+
+def _deletable(ctx: RequestContext, resource_type: str, id: str | None) -> Response:
+    if id is None:
+        raise FhirError(400, "HAPI-0991: No ID supplied. ID is required when validating with mode=DELETE")
+    check_unreferenced(ctx.store, existing(ctx, resource_type, id))
+    return _outcome([{**_INFORMATION, "diagnostics": "Ok to delete"}])
+
+
+def _outcome(issues: list[Json]) -> Response:
+    return Response(200, {}, serialization.dumps({"resourceType": "OperationOutcome", "issue": issues}))

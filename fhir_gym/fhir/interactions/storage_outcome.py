@@ -8,110 +8,99 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from fhir_gym.types import Resource
 
 _SYSTEM = "https://hapifhir.io/fhir/CodeSystem/hapi-fhir-storage-response-code"
 _TOOK = " Took 1ms."
 """The elapsed time that HAPI appends; constant, because an answer must not depend on the machine."""
+_NOTHING_TO_DELETE = 'Unable to find resource matching URL "{url}". Nothing has been deleted.'
+_CREATED = 'Successfully created resource "{where}"'
+_UPDATED = 'Successfully updated resource "{where}"'
+_UPDATED_IF = 'Successfully conditionally updated resource "{where}"'
+_PATCHED = 'Successfully patched resource "{where}"'
+_PATCHED_IF = "Successfully conditionally patched resource"
+_UNCHANGED = "No changes were detected so no action was taken."
+_NO_MATCH = "no existing resource matched the conditional URL"
+_MATCH = "an existing resource matched the conditional URL"
+
+Timed = Literal["always", "alone", "never"]
+"""When HAPI appends the elapsed time to a message: "alone" stands for writes outside bundles."""
 
 
 class Success(Enum):
-    """The kinds of success: HAPI's code (after ``SUCCESSFUL_``) and its display text."""
+    """The kinds of success: the display of HAPI's code (``SUCCESSFUL_`` and the name), its text, and when it is timed.
 
-    CREATE = "Create succeeded."
-    UPDATE_AS_CREATE = "Update as create succeeded."
-    UPDATE = "Update succeeded."
-    UPDATE_NO_CHANGE = "Update succeeded: No changes were detected so no action was taken."
-    CREATE_NO_CONDITIONAL_MATCH = "Conditional create succeeded: no existing resource matched the conditional URL."
+    Attributes:
+        display: The display of the code.
+        text: The template of the diagnostics.
+        timed: When HAPI appends the elapsed time.
+    """
+
+    CREATE = "Create succeeded.", f"{_CREATED}.", "always"
+    UPDATE_AS_CREATE = (
+        "Update as create succeeded.",
+        f"{_CREATED} using update as create (ie. create with client assigned ID).",
+        "always",
+    )
+    UPDATE = "Update succeeded.", f"{_UPDATED}.", "alone"
+    UPDATE_NO_CHANGE = f"Update succeeded: {_UNCHANGED}", f"{_UPDATED} with no changes detected.", "alone"
+    CREATE_NO_CONDITIONAL_MATCH = (
+        f"Conditional create succeeded: {_NO_MATCH}.",
+        'Successfully conditionally created resource "{where}". No existing resources matched URL "{url}".',
+        "always",
+    )
     CREATE_WITH_CONDITIONAL_MATCH = (
-        "Conditional create succeeded: an existing resource matched the conditional URL so no action was taken."
+        f"Conditional create succeeded: {_MATCH} so no action was taken.",
+        'Successfully conditionally created resource "{id}". Existing resource matched URL "{url}".',
+        "never",
     )
     UPDATE_NO_CONDITIONAL_MATCH = (
-        "Conditional update succeeded: no existing resource matched the conditional URL so a new resource was created."
+        f"Conditional update succeeded: {_NO_MATCH} so a new resource was created.",
+        f'{_UPDATED_IF}. Created resource because no existing resource matched URL "{{url}}".',
+        "always",
     )
     UPDATE_WITH_CONDITIONAL_MATCH = (
-        "Conditional update succeeded: an existing resource matched the conditional URL and was updated."
+        f"Conditional update succeeded: {_MATCH} and was updated.",
+        f'{_UPDATED_IF}. Existing resource matched URL "{{url}}".',
+        "alone",
     )
     UPDATE_WITH_CONDITIONAL_MATCH_NO_CHANGE = (
-        "Conditional update succeeded: an existing resource matched the conditional URL and was updated, "
-        "but no changes were detected so no action was taken."
+        f"Conditional update succeeded: {_MATCH} and was updated, but no changes were detected so no action was taken.",
+        f'{_UPDATED_IF} with no changes detected. Existing resource matched URL "{{url}}".',
+        "alone",
     )
-    PATCH = "Patch succeeded."
-    PATCH_NO_CHANGE = "Patch succeeded: No changes were detected so no action was taken."
-    CONDITIONAL_PATCH = "Conditional patch succeeded."
-    CONDITIONAL_PATCH_NO_CHANGE = "Conditional patch succeeded: No changes were detected so no action was taken."
-    DELETE = "Delete succeeded."
-    DELETE_ALREADY_DELETED = "Delete succeeded: Resource was already deleted so no action was taken."
-    DELETE_NOT_FOUND = "Delete succeeded: No existing resource was found so no action was taken."
+    PATCH = "Patch succeeded.", f"{_PATCHED}.", "alone"
+    PATCH_NO_CHANGE = f"Patch succeeded: {_UNCHANGED}", f"{_PATCHED} with no changes detected.", "alone"
+    CONDITIONAL_PATCH = (
+        "Conditional patch succeeded.",
+        f"{_PATCHED_IF}. Existing resource {{where}} matched URL: {{url}}.",
+        "alone",
+    )
+    CONDITIONAL_PATCH_NO_CHANGE = (
+        f"Conditional patch succeeded: {_UNCHANGED}",
+        f"{_PATCHED_IF} with no changes detected. Existing resource {{where}} matched URL: {{url}}.",
+        "alone",
+    )
+    DELETE = "Delete succeeded.", "Successfully deleted 1 resource(s).", "always"
+    DELETE_ALREADY_DELETED = (
+        "Delete succeeded: Resource was already deleted so no action was taken.",
+        "Not deleted, resource {where} was already deleted.",
+        "never",
+    )
+    DELETE_NOT_FOUND = (
+        "Delete succeeded: No existing resource was found so no action was taken.",
+        "Not deleted, resource {where} does not exist.",
+        "never",
+    )
+
+    def __init__(self, display: str, text: str, timed: Timed) -> None:
+        self.display, self.text, self.timed = display, text, timed
 
     def unchanged(self) -> Success:
         """Return the kind for a write that changed nothing."""
-        return _UNCHANGED[self]
-
-
-_TEXTS: dict[Success, str] = {
-    Success.CREATE: 'Successfully created resource "{where}".',
-    Success.UPDATE_AS_CREATE: (
-        'Successfully created resource "{where}" using update as create (ie. create with client assigned ID).'
-    ),
-    Success.UPDATE: 'Successfully updated resource "{where}".',
-    Success.UPDATE_NO_CHANGE: 'Successfully updated resource "{where}" with no changes detected.',
-    Success.CREATE_NO_CONDITIONAL_MATCH: (
-        'Successfully conditionally created resource "{where}". No existing resources matched URL "{url}".'
-    ),
-    Success.CREATE_WITH_CONDITIONAL_MATCH: (
-        'Successfully conditionally created resource "{id}". Existing resource matched URL "{url}".'
-    ),
-    Success.UPDATE_NO_CONDITIONAL_MATCH: (
-        'Successfully conditionally updated resource "{where}". '
-        'Created resource because no existing resource matched URL "{url}".'
-    ),
-    Success.UPDATE_WITH_CONDITIONAL_MATCH: (
-        'Successfully conditionally updated resource "{where}". Existing resource matched URL "{url}".'
-    ),
-    Success.UPDATE_WITH_CONDITIONAL_MATCH_NO_CHANGE: (
-        'Successfully conditionally updated resource "{where}" with no changes detected. '
-        'Existing resource matched URL "{url}".'
-    ),
-    Success.PATCH: 'Successfully patched resource "{where}".',
-    Success.PATCH_NO_CHANGE: 'Successfully patched resource "{where}" with no changes detected.',
-    Success.CONDITIONAL_PATCH: (
-        "Successfully conditionally patched resource. Existing resource {where} matched URL: {url}."
-    ),
-    Success.CONDITIONAL_PATCH_NO_CHANGE: (
-        "Successfully conditionally patched resource with no changes detected. "
-        "Existing resource {where} matched URL: {url}."
-    ),
-    Success.DELETE: "Successfully deleted 1 resource(s).",
-    Success.DELETE_ALREADY_DELETED: "Not deleted, resource {where} was already deleted.",
-    Success.DELETE_NOT_FOUND: "Not deleted, resource {where} does not exist.",
-}
-_NOTHING_TO_DELETE = 'Unable to find resource matching URL "{url}". Nothing has been deleted.'
-
-_TIMED = {
-    Success.CREATE,
-    Success.UPDATE_AS_CREATE,
-    Success.CREATE_NO_CONDITIONAL_MATCH,
-    Success.UPDATE_NO_CONDITIONAL_MATCH,
-    Success.DELETE,
-}
-_TIMED_ALONE = {
-    Success.UPDATE,
-    Success.UPDATE_NO_CHANGE,
-    Success.UPDATE_WITH_CONDITIONAL_MATCH,
-    Success.UPDATE_WITH_CONDITIONAL_MATCH_NO_CHANGE,
-    Success.PATCH,
-    Success.PATCH_NO_CHANGE,
-    Success.CONDITIONAL_PATCH,
-    Success.CONDITIONAL_PATCH_NO_CHANGE,
-}
-_UNCHANGED = {
-    Success.UPDATE: Success.UPDATE_NO_CHANGE,
-    Success.UPDATE_WITH_CONDITIONAL_MATCH: Success.UPDATE_WITH_CONDITIONAL_MATCH_NO_CHANGE,
-    Success.PATCH: Success.PATCH_NO_CHANGE,
-    Success.CONDITIONAL_PATCH: Success.CONDITIONAL_PATCH_NO_CHANGE,
-}
+        return Success[f"{self.name}_NO_CHANGE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +125,14 @@ class SuccessOutcome:
         if self.kind is Success.DELETE_NOT_FOUND and self.url:
             return _NOTHING_TO_DELETE.format(url=self.url)
         id = self.where.partition("/_history/")[0].rpartition("/")[2]
-        text = _TEXTS[self.kind].format(where=self.where, url=self.url, id=id)
-        timed = self.kind in _TIMED or (self.kind in _TIMED_ALONE and not self.in_bundle)
+        text = self.kind.text.format(where=self.where, url=self.url, id=id)
+        timed = self.kind.timed == "always" or (self.kind.timed == "alone" and not self.in_bundle)
         return text + _TOOK if timed else text
 
     def resource(self) -> Resource:
         """The OperationOutcome."""
         warning = self.kind is Success.DELETE_NOT_FOUND and bool(self.url)
-        coding = {"system": _SYSTEM, "code": f"SUCCESSFUL_{self.kind.name}", "display": self.kind.value}
+        coding = {"system": _SYSTEM, "code": f"SUCCESSFUL_{self.kind.name}", "display": self.kind.display}
         issue = {
             "severity": "warning" if warning else "information",
             "code": "not-found" if warning else "informational",

@@ -15,6 +15,7 @@ from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.search.bundles import Link, fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import compile_query
 from fhir_gym.fhir.search.includes import included
+from fhir_gym.fhir.search.predicates import Condition, Scope, Sql
 from fhir_gym.fhir.search.query import (
     DEFAULT_COUNT,
     WHOLE,
@@ -27,7 +28,8 @@ from fhir_gym.fhir.search.query import (
     parse_shape,
     whole_number,
 )
-from fhir_gym.fhir.search.sql.compile import (
+from fhir_gym.fhir.search.sql_query import (
+    MAX_NESTED,
     SortKey,
     count_query,
     default_keys,
@@ -36,9 +38,8 @@ from fhir_gym.fhir.search.sql.compile import (
     rids_query,
     simplify,
     sort_keys,
+    unnested,
 )
-from fhir_gym.fhir.search.sql.predicates import Condition, Scope, Sql
-from fhir_gym.fhir.search.sql.unnesting import MAX_NESTED, unnested
 from fhir_gym.fhir.urls import Pairs, decode_query, encode, encode_pairs
 
 FIRST_PASS = 13

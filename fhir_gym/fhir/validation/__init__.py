@@ -7,8 +7,7 @@ from typing import Any
 
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization import dumps
-from fhir_gym.fhir.validation.issues import Issue, Issues, Severity, Steps
-from fhir_gym.fhir.validation.report import described
+from fhir_gym.fhir.validation.report import Issue, Issues, Severity, Steps, described
 from fhir_gym.fhir.validation.rules import check_resource
 from fhir_gym.fhir.validation.tree import read_tree
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fhir_gym.fhir.validation.issues import Issues
+from fhir_gym.fhir.validation.report import Issues
 from fhir_gym.fhir.validation.tree import Node
 from fhir_gym.fhir.validation.xhtml import ELEMENTS, NAMESPACE, Markup
 

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 
 from fhir_gym.fhir.definitions import binding
 from fhir_gym.fhir.serialization.primitives import WHITESPACE, is_blank
-from fhir_gym.fhir.validation.issues import Issues
+from fhir_gym.fhir.validation.report import Issues
 from fhir_gym.fhir.validation.tree import Node
 
 Problem = tuple[str, str]

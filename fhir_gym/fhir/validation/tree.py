@@ -12,7 +12,7 @@ from typing import Any
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, Element, children
 from fhir_gym.fhir.serialization import Number
-from fhir_gym.fhir.validation.issues import Issues, Steps
+from fhir_gym.fhir.validation.report import Issues, Steps
 from fhir_gym.fhir.validation.xhtml import Markup, MarkupError, parse_markup
 
 _NUMBERS = frozenset({"integer", "unsignedInt", "positiveInt", "decimal"})

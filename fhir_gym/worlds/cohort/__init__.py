@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.types import Resource
-from fhir_gym.worlds.cohort import charts, observations, sampling, timeline
-from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.cohort import charts, observations, sampling
+from fhir_gym.worlds.cohort.patients import Patient, Segment, draw_segments
 from fhir_gym.worlds.cohort.sampling import Measurement
 from fhir_gym.worlds.hospital import people
 from fhir_gym.worlds.hospital.seeded_random import IdSequence, SeededRandom
@@ -93,10 +93,10 @@ def _patients(seed: int, size: Size) -> list[Patient]:
 
 def _measured(
     seed: int, size: Size, patients: Sequence[Patient]
-) -> Iterator[tuple[Patient, list[timeline.Segment], list[Measurement]]]:
+) -> Iterator[tuple[Patient, list[Segment], list[Measurement]]]:
     shares = _apportioned(size.observations, [patient.weight for patient in patients])
     for patient, share in zip(patients, shares, strict=True):
-        segments = timeline.draw_segments(_rng(seed, "course", patient), patient, share)
+        segments = draw_segments(_rng(seed, "course", patient), patient, share)
         yield patient, segments, sampling.draw_measurements(_rng(seed, "readings", patient), patient, segments)
 
 

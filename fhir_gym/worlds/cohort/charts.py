@@ -1,4 +1,4 @@
-"""Generate the Procedures, Conditions and MedicationRequests of the cohort."""
+"""Generate the Procedures, Conditions and MedicationRequests of the cohort from catalogues with codes and weights."""
 
 from __future__ import annotations
 
@@ -6,15 +6,145 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from fhir_gym.types import Resource
-from fhir_gym.worlds.cohort.catalogues import DIAGNOSES, MEDICINES, ORDERS
 from fhir_gym.worlds.cohort.observations import moment, subject
-from fhir_gym.worlds.cohort.patients import LATEST, Patient
-from fhir_gym.worlds.cohort.timeline import Segment
+from fhir_gym.worlds.cohort.patients import LATEST, Patient, Segment
 from fhir_gym.worlds.hospital import datatypes as r4
 from fhir_gym.worlds.hospital.problems import DISEASES
 from fhir_gym.worlds.hospital.seeded_random import IdSequence, SeededRandom
 from fhir_gym.worlds.hospital.times import DAY, START
-from fhir_gym.worlds.hospital.treatments import DRUGS, Drug, medication_request
+from fhir_gym.worlds.hospital.treatments import DRUGS, PROCEDURES, Drug, medication_request
+
+# (CPT code, description, where it is done ("stay", "visit" or "both"), minimum age, sex if limited to one, weight)
+ORDERS: tuple[tuple[str, str, str, int, str | None, int], ...] = (
+    ("80048", "Basic metabolic panel", "stay", 0, None, 120),
+    ("80053", "Comprehensive metabolic panel", "both", 0, None, 45),
+    ("80051", "Electrolyte panel", "stay", 0, None, 30),
+    ("85025", "Complete blood count with differential", "both", 0, None, 90),
+    ("85027", "Complete blood count", "stay", 0, None, 40),
+    ("82962", "Glucose, bedside device", "stay", 0, None, 150),
+    ("83735", "Magnesium", "stay", 0, None, 70),
+    ("84132", "Potassium", "stay", 0, None, 45),
+    ("84295", "Sodium", "stay", 0, None, 30),
+    ("83036", "Hemoglobin A1c", "both", 0, None, 6),
+    ("84155", "Total protein, serum", "both", 0, None, 6),
+    ("85610", "Prothrombin time", "both", 0, None, 25),
+    ("82565", "Creatinine", "both", 0, None, 10),
+    ("83605", "Lactate", "stay", 0, None, 18),
+    ("82803", "Blood gases", "stay", 0, None, 20),
+    ("84484", "Troponin", "stay", 18, None, 10),
+    ("87040", "Blood culture", "stay", 0, None, 16),
+    ("87086", "Urine culture", "both", 0, None, 8),
+    ("81001", "Urinalysis with microscopy", "both", 0, None, 14),
+    ("86850", "Antibody screen, red cells", "stay", 0, None, 7),
+    ("71045", "Chest X-ray, one view", "stay", 0, None, 35),
+    ("74177", "CT of abdomen and pelvis with contrast", "stay", 14, None, 6),
+    ("76705", "Ultrasound of the abdomen, limited", "both", 0, None, 4),
+    ("93005", "Electrocardiogram, tracing", "both", 0, None, 22),
+    ("94640", "Inhalation treatment", "stay", 0, None, 22),
+    ("94003", "Ventilation, following day", "stay", 0, None, 10),
+    ("96374", "Intravenous push, one drug", "stay", 0, None, 30),
+    ("96365", "Intravenous infusion, first hour", "stay", 0, None, 30),
+    ("36430", "Transfusion of blood", "stay", 0, None, 6),
+    ("36556", "Central venous catheter", "stay", 5, None, 3),
+    ("97161", "Physical therapy evaluation", "stay", 10, None, 10),
+    ("97530", "Therapeutic activities, 15 minutes", "stay", 10, None, 14),
+    ("97166", "Occupational therapy evaluation", "stay", 10, None, 7),
+    ("92610", "Swallowing evaluation", "stay", 10, None, 4),
+    ("99213", "Office visit, established patient", "visit", 0, None, 80),
+    *((code, text, "both", youngest, sex, weight) for code, text, youngest, sex, weight in PROCEDURES),
+)
+
+# (ICD-10-CM code and title, minimum age, sex if limited to one, weight)
+DIAGNOSES: tuple[tuple[tuple[str, str], int, str | None, int], ...] = (
+    (("E87.1", "Hypo-osmolality and hyponatremia"), 0, None, 9),
+    (("E87.0", "Hyperosmolality and hypernatremia"), 0, None, 4),
+    (("E87.6", "Hypokalemia"), 0, None, 9),
+    (("E87.5", "Hyperkalemia"), 0, None, 6),
+    (("E83.42", "Hypomagnesemia"), 0, None, 7),
+    (("E83.51", "Hypocalcemia"), 0, None, 4),
+    (("E83.52", "Hypercalcemia"), 0, None, 2),
+    (("E86.0", "Dehydration"), 0, None, 6),
+    (("E16.2", "Hypoglycemia, unspecified"), 0, None, 3),
+    (("R73.9", "Hyperglycemia, unspecified"), 0, None, 6),
+    (("E46", "Unspecified protein-calorie malnutrition"), 0, None, 5),
+    (("N17.9", "Acute kidney failure, unspecified"), 0, None, 9),
+    (("D62", "Acute posthemorrhagic anemia"), 0, None, 5),
+    (("D64.9", "Anemia, unspecified"), 0, None, 8),
+    (("D69.6", "Thrombocytopenia, unspecified"), 0, None, 4),
+    (("D72.829", "Elevated white blood cell count, unspecified"), 0, None, 4),
+    (("A41.9", "Sepsis, unspecified organism"), 0, None, 7),
+    (("J18.9", "Pneumonia, unspecified organism"), 0, None, 6),
+    (("J96.01", "Acute respiratory failure with hypoxia"), 0, None, 6),
+    (("J69.0", "Pneumonitis due to inhalation of food and vomit"), 30, None, 3),
+    (("N39.0", "Urinary tract infection, site not specified"), 0, None, 6),
+    (("L03.90", "Cellulitis, unspecified"), 0, None, 3),
+    (("I21.4", "Non-ST elevation (NSTEMI) myocardial infarction"), 35, None, 3),
+    (("I63.9", "Cerebral infarction, unspecified"), 40, None, 3),
+    (("I26.99", "Other pulmonary embolism without acute cor pulmonale"), 18, None, 3),
+    (("K92.2", "Gastrointestinal hemorrhage, unspecified"), 18, None, 3),
+    (
+        ("K56.609", "Unspecified intestinal obstruction, unspecified as to partial versus complete obstruction"),
+        10,
+        None,
+        3,
+    ),
+    (("K85.90", "Acute pancreatitis without necrosis or infection, unspecified"), 18, None, 3),
+    (("K74.60", "Unspecified cirrhosis of liver"), 30, None, 3),
+    (("R41.82", "Altered mental status, unspecified"), 0, None, 5),
+    (("R41.0", "Disorientation, unspecified"), 60, None, 4),
+    (("R55", "Syncope and collapse"), 10, None, 3),
+    (("R07.9", "Chest pain, unspecified"), 18, None, 5),
+    (("R06.02", "Shortness of breath"), 0, None, 6),
+    (("R50.9", "Fever, unspecified"), 0, None, 5),
+    (("R10.9", "Unspecified abdominal pain"), 0, None, 5),
+    (("R11.2", "Nausea with vomiting, unspecified"), 0, None, 4),
+    (("R53.1", "Weakness"), 0, None, 4),
+    (("W19.XXXA", "Unspecified fall, initial encounter"), 0, None, 2),
+    (
+        ("S72.001A", "Fracture of unspecified part of neck of right femur, initial encounter for closed fracture"),
+        65,
+        None,
+        2,
+    ),
+    (("I95.9", "Hypotension, unspecified"), 18, None, 4),
+    (("R00.0", "Tachycardia, unspecified"), 0, None, 4),
+    (("Z79.4", "Long term (current) use of insulin"), 18, None, 2),
+    (("Z79.01", "Long term (current) use of anticoagulants"), 40, None, 3),
+    (("Z87.891", "Personal history of nicotine dependence"), 25, None, 4),
+    (("Z66", "Do not resuscitate"), 65, None, 2),
+    (("N83.209", "Unspecified ovarian cyst, unspecified side"), 18, "female", 3),
+    (("N40.1", "Benign prostatic hyperplasia with lower urinary tract symptoms"), 50, "male", 5),
+)
+
+_IV = ("47625008", "Intravenous route")
+_SC = ("34206005", "Subcutaneous route")
+
+# (medication, weight); the RxNorm codes are ingredient codes
+MEDICINES: tuple[tuple[Drug, int], ...] = (
+    (Drug((), "8591", "Potassium chloride 20 mEq oral tablet", (20, "meq"), (1, 24), lasting=False), 9),
+    (Drug((), "6585", "Magnesium sulfate 2 g/50 mL infusion", (2, "g"), (1, 24), False, _IV), 6),
+    (Drug((), "9863", "Sodium chloride 0.9 % infusion 1000 mL", (1000, "mL"), (2, 24), False, _IV), 12),
+    (Drug((), "86009", "Insulin lispro 100 units/mL injection", (4, "[iU]"), (3, 24), False, _SC), 8),
+    (Drug((), "5224", "Heparin 5000 units/mL injection", (5000, "[iU]"), (3, 24), False, _SC), 9),
+    (Drug((), "67108", "Enoxaparin 40 mg/0.4 mL injection", (40, "mg"), (1, 24), False, _SC), 6),
+    (Drug((), "161", "Acetaminophen 325 mg oral tablet", (650, "mg"), (4, 24), lasting=False), 12),
+    (Drug((), "40790", "Pantoprazole 40 mg injection", (40, "mg"), (1, 24), False, _IV), 6),
+    (Drug((), "26225", "Ondansetron 4 mg/2 mL injection", (4, "mg"), (3, 24), False, _IV), 7),
+    (Drug((), "11124", "Vancomycin 1 g injection", (1, "g"), (2, 24), False, _IV), 5),
+    (Drug((), "2193", "Ceftriaxone 1 g injection", (1, "g"), (1, 24), False, _IV), 5),
+    (Drug((), "2180", "Cefazolin 1 g injection", (1, "g"), (3, 24), False, _IV), 3),
+    (Drug((), "6922", "Metronidazole 500 mg/100 mL infusion", (500, "mg"), (3, 24), False, _IV), 3),
+    (Drug((), "4603", "Furosemide 40 mg/4 mL injection", (40, "mg"), (2, 24), False, _IV), 6),
+    (Drug((), "82003", "Docusate 100 mg oral capsule", (100, "mg"), (2, 24), lasting=False), 6),
+    (Drug((), "36387", "Sennosides 8.6 mg oral tablet", (17, "mg"), (1, 24), lasting=False), 5),
+    (Drug((), "8640", "Prednisone 20 mg oral tablet", (40, "mg"), (1, 24), lasting=False), 4),
+    (Drug((), "114477", "Levetiracetam 500 mg oral tablet", (500, "mg"), (2, 24), lasting=False), 3),
+    (Drug((), "25480", "Gabapentin 300 mg oral capsule", (300, "mg"), (3, 24), lasting=False), 4),
+    (Drug((), "1191", "Aspirin 81 mg oral tablet", (81, "mg"), (1, 24), lasting=False), 5),
+    (Drug((), "7052", "Morphine 4 mg/mL injection", (4, "mg"), (4, 24), False, _IV), 3),
+    (Drug((), "6711", "Melatonin 3 mg oral tablet", (3, "mg"), (1, 24), lasting=False), 3),
+)
+
 
 _CHRONIC = {disease.key: disease for disease in DISEASES}
 _CONFIRMED = r4.hl7_concept("condition-ver-status", "confirmed", "Confirmed")

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fhir_gym.worlds.cohort.patients import Patient
-from fhir_gym.worlds.cohort.timeline import Segment
+from fhir_gym.worlds.cohort.patients import Patient, Segment
 from fhir_gym.worlds.hospital.labs import LABS, Lab
 from fhir_gym.worlds.hospital.seeded_random import SeededRandom
 from fhir_gym.worlds.hospital.vitals import VITALS

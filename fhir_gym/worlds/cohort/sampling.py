@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient
+from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient, Segment
 from fhir_gym.worlds.cohort.physiology import Physiology
-from fhir_gym.worlds.cohort.timeline import Segment
 from fhir_gym.worlds.hospital.labs import PANELS
 from fhir_gym.worlds.hospital.seeded_random import SeededRandom
 from fhir_gym.worlds.hospital.times import DAY, START

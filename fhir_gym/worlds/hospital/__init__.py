@@ -11,7 +11,6 @@ from datetime import datetime
 
 from fhir_gym.types import Resource
 from fhir_gym.worlds.hospital import (
-    background,
     billing,
     calendar,
     clinic,
@@ -72,8 +71,8 @@ def _record(
     yield from coverages
     policy = coverages[0]["id"] if coverages else None
     yield from billing.account_resources(rng("account"), ids, person, family, policy)
-    yield from background.allergy_resources(rng("allergies"), ids, person)
-    yield from background.family_history_resources(rng("family history"), ids, person)
+    yield from problems.allergy_resources(rng("allergies"), ids, person)
+    yield from problems.family_history_resources(rng("family history"), ids, person)
     seen = visits.draw_visits(rng("visits"), ids, person, staff)
     yield from (visits.encounter_resource(visit) for visit in seen)
     found = problems.draw_diseases(rng("problems"), person, seen)

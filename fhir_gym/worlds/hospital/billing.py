@@ -9,8 +9,7 @@ from datetime import date, timedelta
 from fhir_gym.types import Resource
 from fhir_gym.worlds.hospital import datatypes as r4
 from fhir_gym.worlds.hospital.clinic import HOSPITAL, INSURERS
-from fhir_gym.worlds.hospital.names import FAMILY
-from fhir_gym.worlds.hospital.people import Demographics, given_name
+from fhir_gym.worlds.hospital.people import FAMILY, Demographics, given_name
 from fhir_gym.worlds.hospital.seeded_random import IdSequence, SeededRandom
 from fhir_gym.worlds.hospital.times import NOW, START, age, years_before
 

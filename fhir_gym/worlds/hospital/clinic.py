@@ -11,8 +11,7 @@ from typing import Any
 
 from fhir_gym.types import Resource
 from fhir_gym.worlds.hospital import datatypes as r4
-from fhir_gym.worlds.hospital.names import CITIES, FAMILY
-from fhir_gym.worlds.hospital.people import Demographics, address, given_name, telephone
+from fhir_gym.worlds.hospital.people import CITIES, FAMILY, Demographics, address, given_name, telephone
 from fhir_gym.worlds.hospital.seeded_random import SeededRandom, sequential_ids
 from fhir_gym.worlds.hospital.times import NOW, iso, years_before
 

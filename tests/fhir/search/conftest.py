@@ -145,9 +145,9 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture(params=["world", "overlay", "both"])
+@pytest.fixture(params=["world", "overlay", "both"], scope="session")
 def client(request: pytest.FixtureRequest, clinic: World, nothing: World) -> Iterator[Client]:
-    """A client of the clinic. The clinic's resources are in the base world, in the overlay or in both."""
+    """A client of the clinic, for reads. The clinic's resources are in the base world, in the overlay or in both."""
     with (nothing if request.param == "overlay" else clinic).session() as session:
         if request.param != "world":
             session.load(RESOURCES)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from fhir_gym.fhir import World
+
 from .conftest import Client
+
+
+@pytest.fixture(scope="module")
+def searcher(clinic: World) -> Iterator[Client]:
+    """A client of the clinic: errors do not depend on where the resources are."""
+    with clinic.session() as session:
+        yield Client(session)
+
 
 CASES = [
     ("Patient?foo=1", 400, 'HAPI-0524: Unknown search parameter "foo" for resource type "Patient". Valid search'),
@@ -116,13 +128,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("url", "status", "text"), CASES, ids=[c[0] for c in CASES])
-def test_diagnostics(client: Client, url: str, status: int, text: str) -> None:
-    found, diagnostics = client.error(f"/{url}")
+def test_diagnostics(searcher: Client, url: str, status: int, text: str) -> None:
+    found, diagnostics = searcher.error(f"/{url}")
     assert (found, diagnostics[: len(text)]) == (status, text)
 
 
-def test_long_messages_of_the_search_itself_are_cut(client: Client) -> None:
-    status, text = client.error("/Patient?family=" + "x" * 3000)
+def test_long_messages_of_the_search_itself_are_cut(searcher: Client) -> None:
+    status, text = searcher.error("/Patient?family=" + "x" * 3000)
     assert status == 400
     assert text.startswith("HAPI-1260: Parameter[family] has length (3000) that is longer than maximum allowed (768)")
     assert len(text) == 500
@@ -138,7 +150,7 @@ def test_long_messages_of_the_search_itself_are_cut(client: Client) -> None:
         "Patient?_sort=" + ",".join(["_id"] * 30),
     ],
 )
-def test_costs_are_bounded(client: Client, url: str) -> None:
-    status, text = client.error(f"/{url}")
+def test_costs_are_bounded(searcher: Client, url: str) -> None:
+    status, text = searcher.error(f"/{url}")
     assert status == 400
     assert "not supported by this server" in text

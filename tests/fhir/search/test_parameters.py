@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fhir_gym.fhir import World
+
 from .conftest import Client
 
 CASES = [
@@ -73,6 +75,11 @@ CASES = [
     ("Observation?date=2022-01-01", "B5"),
     ("Observation?date=2023-11-13T09:00:00Z", "B2"),
     ("Observation?date=ge2023-11-13T09:00:01Z&date=le2023-11-13T10:00:00Z", "B6 B3"),
+    ("Observation?date=sa2023-11-13T08:59:59Z", "B2 B3"),
+    ("Observation?date=sa2023-11-13T09:00:00Z", "B3"),
+    ("Observation?date=sa2023-11-13T09:00Z", "B3"),
+    ("Observation?date=sa2023-11-12&date=lt2023-11-13T09:10:00Z", "B2"),
+    ("Observation?date=sa2023-11-13&date=lt2023-11-13T09:10:00Z", ""),
     ("Patient?birthdate=1990-12", "P4"),
     ("Patient?birthdate=gt1990-12-31", "P3"),
     ("Patient?_lastUpdated=ge2010", "P1 P2 P3 P4"),
@@ -187,3 +194,22 @@ SORTS = [
 @pytest.mark.parametrize(("url", "expected"), SORTS, ids=[s[0] for s in SORTS])
 def test_sort(client: Client, url: str, expected: str) -> None:
     assert client.ids(f"/{url}") == expected.split()
+
+
+@pytest.mark.parametrize("prefix", ["gt", "sa"])
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        ("2023-11-12T07:59:59Z", "A"),
+        ("2023-11-12T08:00:00Z", ""),
+        ("2023-11-11", "A B"),
+        ("2023-11-12", "A B"),  # as in HAPI, a day is included
+        ("2023-11-13", ""),
+        ("2023", ""),
+    ],
+)
+def test_resources_updated_after_a_time(empty_world: World, prefix: str, time: str, expected: str) -> None:
+    times = {"A": "2023-11-12T08:00:00Z", "B": "2023-11-12T00:00:00Z"}
+    with empty_world.session() as session:
+        session.load([{"resourceType": "Patient", "id": id, "meta": {"lastUpdated": at}} for id, at in times.items()])
+        assert Client(session).ids(f"Patient?_lastUpdated={prefix}{time}&_sort=_id") == expected.split()

@@ -61,7 +61,7 @@ def session(clinic: World) -> Iterator[Session]:
 
 
 @given(st.sampled_from(TYPES), queries)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_query_is_answered(session: Session, resource_type: str, pairs: list[tuple[str, str]]) -> None:
     query = "&".join(f"{quote(n, errors='replace')}={quote(v, errors='replace')}" for n, v in pairs)
     response = session.handle(Request("GET", f"/{resource_type}", query))
@@ -81,7 +81,7 @@ def _split(url: str, session: Session) -> tuple[str, str]:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_behind_the_question_mark_is_answered(session: Session, text: str) -> None:
     query = text.encode("utf-8", "replace").decode()
     assert session.handle(Request("GET", "/Patient", query)).status < 500

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fhir_gym.fhir import Request, Session, World
-from fhir_gym.fhir.search.sql import unnesting
-from fhir_gym.fhir.search.sql.predicates import Sql
-from fhir_gym.fhir.search.sql.unnesting import unnested
+from fhir_gym.fhir.search import sql_query
+from fhir_gym.fhir.search.predicates import Sql
+from fhir_gym.fhir.search.sql_query import unnested
 
 
 def test_values_follow_their_queries() -> None:
@@ -55,7 +55,7 @@ def test_long_chains_find_the_same_as_short_ones(chained: Session, links: int) -
 def test_it_makes_no_difference_where_they_stand(chained: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = ["partof.name=Summit", "partof.partof.name=Summit&_sort=name", "partof:missing=true&_total=accurate"]
     before = [chained.handle(Request("GET", "/Organization", query)).json().get("entry") for query in queries]
-    monkeypatch.setattr(unnesting, "MAX_NESTED", 0)
+    monkeypatch.setattr(sql_query, "MAX_NESTED", 0)
     assert [chained.handle(Request("GET", "/Organization", query)).json().get("entry") for query in queries] == before
 
 

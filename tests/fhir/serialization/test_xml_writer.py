@@ -10,8 +10,7 @@ import pytest
 from fhir_gym.fhir import Request, World
 from fhir_gym.fhir.formats import requested_format
 from fhir_gym.fhir.serialization import loads
-from fhir_gym.fhir.serialization.xml import parse_xml
-from fhir_gym.fhir.serialization.xml_writer import write_xml
+from fhir_gym.fhir.serialization.xml import parse_xml, write_xml
 
 RICH = {
     "resourceType": "Observation",

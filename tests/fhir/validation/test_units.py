@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fhir_gym.fhir.definitions import value_set
-from fhir_gym.fhir.validation.units import is_unit
+from fhir_gym.fhir.validation.terminology import is_unit
 
 
 @pytest.mark.parametrize(

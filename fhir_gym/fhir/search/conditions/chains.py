@@ -1,15 +1,32 @@
-"""Searches through references: chains and `_has`."""
+"""Searches through references (chains and `_has`), and composite parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, search_parameters
+from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.conditions.dates import date_condition
+from fhir_gym.fhir.search.conditions.numbers import quantity_condition
 from fhir_gym.fhir.search.conditions.references import LOWER_TYPES, target_type
-from fhir_gym.fhir.search.query import ParameterName, parse_name
-from fhir_gym.fhir.search.sql.compile import chained_order, ids_query, set_query
-from fhir_gym.fhir.search.sql.predicates import NOTHING, ORDERED, Condition, RowCondition, Scope, any_of, marks
+from fhir_gym.fhir.search.conditions.strings import string_condition
+from fhir_gym.fhir.search.conditions.tokens import token_condition
+from fhir_gym.fhir.search.predicates import (
+    NO_ORDER,
+    NOTHING,
+    ORDERED,
+    AllOf,
+    AnyOf,
+    Condition,
+    Not,
+    RowCondition,
+    Scope,
+    any_of,
+    marks,
+)
+from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
+from fhir_gym.fhir.search.sql_query import chained_order, ids_query, set_query
 
 Compile = Callable[[Scope, str, list[str]], Condition | None]
 """A function that compiles a parameter from its full name and all its values; None if all values are empty."""
@@ -97,3 +114,54 @@ def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile)
 
 def _unknown(type_: str, rest: str) -> FhirError:
     return FhirError(400, f"HAPI-1209: Unknown parameter name: {type_}:{rest}")
+
+
+_KINDS = frozenset({"token", "quantity", "date", "string"})
+
+
+def composite_condition(
+    scope: Scope, name: str, fields: tuple[IndexField, ...], modifier: str | None, values: list[str]
+) -> Condition:
+    """Return the condition on both parts of a composite; commas separate alternatives."""
+    kind = next((field.kind for field in fields if field.kind not in _KINDS), None)
+    if kind:
+        raise FhirError(400, f"HAPI-1204: Don't know how to handle composite parameter with type of {kind.upper()}")
+    parts: list[Condition] = []
+    for value in values:
+        pieces = split(value, "$")
+        if len(pieces) > 2:
+            raise FhirError(
+                400,
+                "HAPI-1947: Invalid value for composite parameter (only one '$' is valid for this parameter, others "
+                f"must be escaped). Value was: {value}",
+            )
+        if len(pieces) < 2 or not all(pieces):
+            parts.append(NOTHING)
+        else:
+            found = [_part(scope, name, f, p) for f, p in zip(fields, pieces, strict=False)]
+            parts.append(AllOf(tuple(found)))
+    whole: Condition = parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+    if modifier == "not":
+        return Not(whole)
+    return whole if len(parts) == 1 else AllOf((*_first_codes(scope, name, fields[0], values), whole))
+
+
+def _first_codes(scope: Scope, name: str, field: IndexField, values: list[str]) -> Iterator[Condition]:
+    """Yield an extra condition that is fast to search: the first part is one of the codes in the alternatives."""
+    codes = [pieces[0] for value in values if all(pieces := split(value, "$")) and len(pieces) > 1]
+    if field.kind == "token" and codes:
+        found = token_condition(scope, name, field, None, codes)
+        if isinstance(found, RowCondition):
+            yield found._replace(precedence=NO_ORDER)  # this condition does not affect the order of the matches
+
+
+def _part(scope: Scope, name: str, field: IndexField, value: str) -> Condition:
+    match field.kind:
+        case "token":
+            return token_condition(scope, name, field, None, [value])
+        case "quantity":
+            return quantity_condition(field, [value])
+        case "date":
+            return date_condition(field, [unescape(value)])
+        case _:
+            return string_condition(name, field, None, [value])

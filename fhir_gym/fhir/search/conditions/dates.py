@@ -14,8 +14,8 @@ from typing import NamedTuple
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.dates import Interval, interval, start_of_day
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.predicates import ORDERED, RANGE, Condition, RowCondition, Sql, any_of, marks
 from fhir_gym.fhir.search.query import split, split_prefix
-from fhir_gym.fhir.search.sql.predicates import ORDERED, RANGE, Condition, RowCondition, Sql, any_of, marks
 
 _DAY = 86_400_000
 _LOWER, _UPPER = frozenset({"gt", "ge", "sa"}), frozenset({"lt", "le", "eb"})

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.hash_order import names_in_hash_order
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions.chains import chain_condition, has_condition
-from fhir_gym.fhir.search.conditions.composites import composite_condition
+from fhir_gym.fhir.search.conditions.chains import chain_condition, composite_condition, has_condition
 from fhir_gym.fhir.search.conditions.dates import (
     check_range,
     date_condition,
@@ -18,14 +17,11 @@ from fhir_gym.fhir.search.conditions.dates import (
     updated_condition,
 )
 from fhir_gym.fhir.search.conditions.filters import filter_condition
-from fhir_gym.fhir.search.conditions.near import near_condition
-from fhir_gym.fhir.search.conditions.numbers import number_condition, quantity_condition
+from fhir_gym.fhir.search.conditions.numbers import near_condition, number_condition, quantity_condition
 from fhir_gym.fhir.search.conditions.references import reference_condition
-from fhir_gym.fhir.search.conditions.strings import string_condition
+from fhir_gym.fhir.search.conditions.strings import string_condition, uri_condition
 from fhir_gym.fhir.search.conditions.tokens import token_condition
-from fhir_gym.fhir.search.conditions.uris import uri_condition
-from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
-from fhir_gym.fhir.search.sql.predicates import (
+from fhir_gym.fhir.search.predicates import (
     MAX_VALUES,
     NOTHING,
     AllOf,
@@ -36,6 +32,7 @@ from fhir_gym.fhir.search.sql.predicates import (
     marks,
     unknown_parameter,
 )
+from fhir_gym.fhir.search.query import ParameterName, parse_name, split, unescape
 
 _NO_ID = re.compile(r"[^/]+/|.+://[^/]*/[^/]*")
 """Texts that HAPI reads as a type without an id: ``Patient/`` and ``http://example.org/x``."""

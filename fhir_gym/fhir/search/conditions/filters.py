@@ -14,17 +14,8 @@ from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.strings import like, prefix_condition
+from fhir_gym.fhir.search.predicates import AllOf, AnyOf, Condition, Not, RowCondition, Scope, marks, unknown_parameter
 from fhir_gym.fhir.search.query import parse_name
-from fhir_gym.fhir.search.sql.predicates import (
-    AllOf,
-    AnyOf,
-    Condition,
-    Not,
-    RowCondition,
-    Scope,
-    marks,
-    unknown_parameter,
-)
 
 MAX_NESTING = 50
 

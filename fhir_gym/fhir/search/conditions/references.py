@@ -7,9 +7,9 @@ from fhir_gym.fhir.hash_order import names_in_hash_order
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import compartment_key
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.predicates import BY_REFERENCE, NOTHING, Condition, RowCondition, Scope, any_of, marks
 from fhir_gym.fhir.search.query import unescape
-from fhir_gym.fhir.search.sql.compile import CREATED
-from fhir_gym.fhir.search.sql.predicates import BY_REFERENCE, NOTHING, Condition, RowCondition, Scope, any_of, marks
+from fhir_gym.fhir.search.sql_query import CREATED
 
 _TYPES = {t.lower(): t for t in RESOURCE_TYPES}
 LOWER_TYPES = frozenset(_TYPES)

@@ -1,11 +1,12 @@
-"""String parameters; by default, the normalised text must start with the value."""
+"""Parameters of type string (by default, the normalised text must start with the value) and of type URI."""
 
 from __future__ import annotations
 
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import normalise
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.predicates import ORDERED, PLAIN, Condition, RowCondition, any_of, failed_search, marks
 from fhir_gym.fhir.search.query import unescape
-from fhir_gym.fhir.search.sql.predicates import ORDERED, PLAIN, Condition, RowCondition, any_of, failed_search, marks
 
 MAX_STRING = 768
 _AFTER = chr(0x10FFFF)
@@ -14,11 +15,11 @@ _NORM = (("@.norm", ()),)
 
 def string_condition(name: str, field: IndexField, modifier: str | None, values: list[str]) -> Condition:
     """Return the condition on string rows; as in HAPI, modifiers other than `exact` and `contains` are ignored."""
-    parts = [_one(name, field, modifier, unescape(value)) for value in values]
+    parts = [_match_string(name, field, modifier, unescape(value)) for value in values]
     return any_of(parts)
 
 
-def _one(name: str, field: IndexField, modifier: str | None, text: str) -> RowCondition:
+def _match_string(name: str, field: IndexField, modifier: str | None, text: str) -> RowCondition:
     if len(text) > MAX_STRING:
         raise failed_search(
             f"HAPI-1260: Parameter[{name}] has length ({len(text)}) that is longer than maximum allowed "
@@ -48,3 +49,26 @@ def prefix_condition(pids: tuple[int, ...], norm: str, *, table: str = "string")
 def like(norm: str) -> str:
     """Escape the special characters of LIKE, except ``_``."""
     return norm.replace("\\", "\\\\").replace("%", "\\%")
+
+
+_MOST_SLASHES = 100
+
+
+def uri_condition(field: IndexField, modifier: str | None, values: list[str]) -> Condition:
+    """Return the condition on URI rows: equal to the value, below it (`:below`), or above it (`:above`)."""
+    parts = tuple(_match_uri(field, modifier, unescape(value)) for value in values)
+    return any_of(parts)
+
+
+def _match_uri(field: IndexField, modifier: str | None, text: str) -> RowCondition:
+    pids = f"@.pid {marks(field.pids)}"
+    if modifier == "below":
+        return RowCondition(
+            "uri", f"{pids} AND @.value >= ? AND @.value < ?", (*field.pids, text, text + _AFTER), rank=35
+        )
+    if modifier == "above":
+        if text.count("/") > _MOST_SLASHES:
+            raise FhirError(400, f"A url with more than {_MOST_SLASHES} slashes is not supported with :above")
+        above = tuple(text[:end] for end in range(len(text) + 1) if end == len(text) or text[end] == "/")
+        return RowCondition("uri", f"{pids} AND @.value {marks(above)}", (*field.pids, *above), rank=25)
+    return RowCondition("uri", f"{pids} AND @.value = ?", (*field.pids, text), rank=20)

@@ -231,7 +231,7 @@ def test_invalid_paths_are_refused(path: str) -> None:
 
 
 @given(st.text(alphabet="Patient.name[0]()where= 'x'firstexistsand!$this@1.", max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_path_is_evaluated_or_refused(path: str) -> None:
     try:
         parsed = parse_path(path)
@@ -275,7 +275,7 @@ PARAMETER = st.builds(lambda name, parts: {"name": name, "part": parts}, WORDS, 
 
 
 @given(st.lists(PARAMETER, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nothing_but_fhir_errors(parameters: list[dict[str, Any]]) -> None:
     try:
         changed = apply(*parameters)

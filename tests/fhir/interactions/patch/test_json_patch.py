@@ -175,7 +175,7 @@ OPERATION = st.fixed_dictionaries(
 
 
 @given(document=st.dictionaries(st.sampled_from(["a", "b"]), JSON, max_size=2), operations=st.lists(OPERATION))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_nothing_but_fhir_errors(document: Json, operations: list[Json]) -> None:
     kept = json.dumps(document)
     try:
@@ -186,7 +186,7 @@ def test_nothing_but_fhir_errors(document: Json, operations: list[Json]) -> None
 
 
 @given(body=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_body_is_read_or_refused(body: bytes) -> None:
     try:
         parse_json_patch(body)

@@ -151,7 +151,7 @@ def test_disagreements_with_the_real_records_are_named(shared_dir: Path, tmp_pat
 
     path = written(tmp_path, FIGURE_2)
     said = r"taskthreshold_37 and the world .* disagree about S6227720: "
-    real = worlds.import_ndjson(shared_dir / "medagentbench", out=tmp_path / "real.world")
+    real = worlds.import_files(shared_dir / "medagentbench", out=tmp_path / "real.world")
     with real as world, pytest.raises(TaskError, match=said):
         task_set(ENV_ID, path)["taskthreshold_37"].variation(0, world)
 

@@ -37,7 +37,7 @@ def test_ours(hospital: World) -> None:
 @pytest.mark.slow
 def test_the_official_tasks(shared_dir: Path, tmp_path: Path) -> None:
     data = shared_dir / "medagentbench"
-    with worlds.import_ndjson(data, out=tmp_path / "official.sqlite") as world:
+    with worlds.import_files(data, out=tmp_path / "official.sqlite") as world:
         rows = list(measure(world, PLAYED, task_file=data / "test_data_v2.json"))
     for row in rows:
         expected = TABLE[row["policy"]]

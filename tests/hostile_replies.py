@@ -1,24 +1,14 @@
-"""Measure how clients withstand hostile replies: `python -m benchmarks.replies [--quick]`.
-
-Each client, in a process of its own, sends a request to a server whose reply does not end, expands from a few bytes to
-gigabytes, or arrives byte by byte. Prints one JSON line per client and reply: the growth of the process's memory, the
-time until the client gives up, and its error.
-"""
+"""A server of hostile replies, and every client of fhir_gym that such a server could fill or keep waiting."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import multiprocessing
-import resource
 import socketserver
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 
 from typing_extensions import override
 
@@ -27,9 +17,9 @@ from fhir_gym.agents.memory import EndpointEmbedder
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.tool_sources.mcp import McpTools
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
-from fhir_gym.worlds.json_client import JsonClient
+from fhir_gym.worlds.fhir_client import JsonClient
 
-__all__ = ["CLIENTS", "REPLIES", "hostile_server", "main"]
+__all__ = ["CLIENTS", "REPLIES", "hostile_server"]
 
 _MIB = 1024 * 1024
 _ENDLESS = 512 * _MIB  # the replies end after all, so that a client without limits returns and a test can fail
@@ -117,36 +107,3 @@ CLIENTS: dict[str, Callable[[str, float], object]] = {
     "MCP tools": lambda url, seconds: McpTools(url, timeout=seconds),
 }
 """Functions that send a request to a URL and wait for a number of seconds, by the name of the client."""
-
-
-def _measure(client: str, reply: str, seconds: float) -> None:
-    for package in ("httpx2", "mcp", "openai"):  # what they need is not the reply's
-        import_module(package)
-    with hostile_server(reply) as url:
-        before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-        try:
-            CLIENTS[client](url, seconds)
-            error = ""
-        except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"
-        elapsed = time.perf_counter() - start
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    figures = {"memory_mib": round(grown, 1), "seconds": round(elapsed, 2), "limit_seconds": seconds, "error": error}
-    print(json.dumps({"name": "hostile reply", "client": client, "reply": reply, **figures}), flush=True)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shorter time limit")
-    seconds = 0.5 if parser.parse_args().quick else 2.0
-    spawn = multiprocessing.get_context("spawn")
-    for client in CLIENTS:
-        for reply in REPLIES:
-            process = spawn.Process(target=_measure, args=(client, reply, seconds))
-            process.start()
-            process.join()
-
-
-if __name__ == "__main__":
-    main()

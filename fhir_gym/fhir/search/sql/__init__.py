@@ -1,3 +1,0 @@
-"""Compilation of search conditions to SQL."""
-
-__all__: list[str] = []
