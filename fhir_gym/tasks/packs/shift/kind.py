@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
@@ -153,6 +153,58 @@ class ShiftSize:
 R = TypeVar("R", bound=Request)
 
 
+class RequestJudge(ABC, Generic[S, R]):
+    """Judges the requests of a kind against the states of the server that the agent met.
+
+    Args:
+        requests: The requests.
+        scene: The scene.
+        log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request, in lower case; empty for none.
+    """
+
+    def __init__(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> None:
+        self.requests, self.scene, self.log, self.answers = requests, scene, log, answers
+        self.base_url = log.end.base_url
+
+    def judge(self) -> list[Judgement]:
+        """Judge all requests."""
+        return [self.judge_one(number) for number in range(len(self.requests))]
+
+    @abstractmethod
+    def judge_one(self, number: int) -> Judgement:
+        """Judge the request with a number."""
+
+    def first_write(self, records: Collection[str], default: int | None = None) -> int | None:
+        """Return the number of the agent's first write on some records."""
+        return min((one.number for one in self.log.writes_of_agent if one.record in records), default=default)
+
+    def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
+        """Return the judgement of a request for which the agent left no change, or only a harmful one.
+
+        Args:
+            number: The number of the request.
+            right: Whether the outcome is right, and the agent looked it up.
+            claimed: See `Judgement`.
+            harmed: See `Judgement`.
+        """
+        return Judgement.declined(self.requests[number], self.answers[number], right, claimed, harmed=harmed)
+
+    def done(self, number: int, problems: Sequence[Json], claimed: frozenset[str], expected: Json = None) -> Judgement:
+        """Return the judgement of a request for which the agent left changes.
+
+        Args:
+            number: The number of the request.
+            problems: What is wrong with the changes.
+            claimed: See `Judgement`.
+            expected: What would have been right, if it is more than the outcome of the request.
+        """
+        answer = self.answers[number]
+        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        right = not problems and answer == DONE
+        return Judgement(right, bool(problems), expected or self.requests[number].outcome, found, claimed)
+
+
 class AddRequest(Protocol):
     """Adds a request with an outcome, which may have to depend on an earlier one; returns whether there is one."""
 
@@ -181,6 +233,7 @@ class RequestKind(ABC, Generic[S, R]):
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
         status_updates: What colleagues update during a live shift, in records with the field `patient`.
+        judge_type: The class that judges the requests.
     """
 
     key: ClassVar[str]
@@ -196,6 +249,7 @@ class RequestKind(ABC, Generic[S, R]):
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     status_updates: ClassVar[StatusUpdates] = {}
+    judge_type: ClassVar[type[RequestJudge[Any, Any]]]
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> S:
@@ -302,16 +356,9 @@ class RequestKind(ABC, Generic[S, R]):
         """
         return []
 
-    @abstractmethod
     def judge(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> list[Judgement]:
-        """Judge the requests against the states of the server that the agent met.
-
-        Args:
-            requests: The requests.
-            scene: The scene.
-            log: What the agent wrote and looked up.
-            answers: The outcome that the agent reported for each request, in lower case; empty for none.
-        """
+        """Judge the requests; for the arguments, see `RequestJudge`."""
+        return self.judge_type(requests, scene, log, answers).judge()
 
     def right_end(self, request: R, scene: S) -> tuple[str, str] | None:
         """Return what is right for a request about a single patient: the outcome, and what is written, in any words.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.tasks.authoring import instant, parse_instant
@@ -25,6 +25,11 @@ class Chart:
     def of(self, resource_type: str) -> Iterator[Resource]:
         """Yield the records of a type."""
         return (one for one in self.records if one.get("resourceType") == resource_type)
+
+    def with_records_at(self, log: EpisodeLog, records: Iterable[str], write: int) -> Chart:
+        """Return the chart with more records, such as ``Task/1``, as they were before a write."""
+        states = (log.before(record, write) for record in records)
+        return Chart(self.patient, (*self.records, *(state for state in states if state is not None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,28 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
         return chart
     person, *others = (records | {one: log.before(one, write) for one in written}).values()
     return Chart(person or {}, tuple(one for one in others if one is not None))
+
+
+def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) -> dict[str, str]:
+    """Return the records that the agent created for some patients, each with its patient.
+
+    Args:
+        log: What was written.
+        resource_type: The type of the records.
+        patients: References to the patients.
+    """
+    found: dict[str, str] = {}
+    for write in log.writes_of_agent:
+        if write.resource_type == resource_type and write.after is not None and write.record in log.created:
+            named = sorted(patient for patient in patients_of(write.after, log.end.base_url) if patient in patients)
+            if patient := next(iter(named), found.get(write.record, "")):
+                found[write.record] = patient
+    return found
+
+
+def other_values(record: Resource, **expected: str) -> Iterator[str]:
+    """Yield the elements of a record that have other values than expected, with their values."""
+    return (f"{name} {record.get(name)}" for name, value in expected.items() if record.get(name) != value)
 
 
 def broken(rules: Mapping[str, bool]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from fhir_gym.tasks.grading import parse_reference
-from fhir_gym.tasks.packs.shift.kind import Judgement, R, RequestKind, S
+from fhir_gym.tasks.packs.shift.kind import Judgement, R, RequestJudge, RequestKind, S
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.types import Json, Resource
 
@@ -83,6 +83,27 @@ def judge_sweep(
         claimed=claimed,
         by_record=max(-1.0, (right - lost) / due),
     )
+
+
+class SweepJudge(RequestJudge[S, R]):
+    """Judges sweeps record by record."""
+
+    def sweep(
+        self, number: int, verdicts: Sequence[RecordVerdict], claimed: frozenset[str], looked: Callable[[], bool]
+    ) -> Judgement:
+        """Return the judgement of a sweep.
+
+        Args:
+            number: The number of the request.
+            verdicts: The verdicts; none is due if there was nothing to do.
+            claimed: See `Judgement`.
+            looked: Whether the agent has looked up that there is nothing to do.
+        """
+        answer = self.answers[number]
+        if any(verdict.due for verdict in verdicts):
+            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
+        harmed = any(verdict.harmed for verdict in verdicts)
+        return self.declined(number, answer == NOTHING_TO_DO and looked(), claimed, harmed=harmed)
 
 
 def record_name(record: Resource) -> str:

@@ -13,21 +13,27 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import charts_of
-from fhir_gym.tasks.packs.shift.s4_recalls.judge import RecallJudge, conditions_that_would_count
-from fhir_gym.tasks.packs.shift.s4_recalls.rules import RULES, Facts, Reading, RecallContent, RecallDesk, RecallRequest
+from fhir_gym.tasks.packs.shift.s4_recalls.rules import (
+    RULES,
+    Facts,
+    Reading,
+    RecallContent,
+    RecallDesk,
+    RecallJudge,
+    RecallRequest,
+    conditions_that_would_count,
+)
 from fhir_gym.tasks.packs.shift.s4_recalls.scene import (
     CARE,
     CONDITIONS,
     RecallRules,
     RecallScene,
     RecallSceneSampler,
-    recall_resource,
     recall_resources,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -52,6 +58,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     key = "S4"
     title = "Recall of patients"
     minutes = 22
+    judge_type = RecallJudge
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")
@@ -152,27 +159,17 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
             records += yield from _of(people, "ServiceRequest", code=codes)
             records += yield from _of(people, "Appointment", date=f"ge{instant(now)[:10]}")
             records += yield from _of(people, "Consent")
-        recalled = 0
-        for chart in charts_of(people, records).values():
-            decision = desk.decide(ask, chart)
-            if decision.needed:
-                condition, patient = CONDITIONS[ask.condition], str(chart.patient["id"])
-                made = recall_resource(TESTS[ask.test], condition, patient, instant(now)[:10], decision.urgent)
-                yield Post("/ServiceRequest", made)
-                recalled += 1
-        return DONE if recalled else NOTHING_TO_DO
+        charts = charts_of(people, records).values()
+        recalls = [recall for chart in charts if (recall := desk.recall(ask, chart)) is not None]
+        for recall in recalls:
+            yield Post("/ServiceRequest", recall)
+        return DONE if recalls else NOTHING_TO_DO
 
     @override
     def counterfactuals(self, request: RecallRequest, scene: RecallScene) -> list[Resource]:
         if request.outcome != NOTHING_TO_DO:
             return []
-        return [*conditions_that_would_count(request.ask, _desk(scene), scene)]
-
-    @override
-    def judge(
-        self, requests: Sequence[RecallRequest], scene: RecallScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return RecallJudge(requests, scene, log, answers).judge()
+        return [*conditions_that_would_count(request.ask, RecallDesk.of(scene), scene)]
 
 
 def _of(people: Sequence[Resource], resource_type: str, **more: str) -> Found:
@@ -191,10 +188,6 @@ def _about(name: str, rules: RecallRules) -> str:
     )
 
 
-def _desk(scene: RecallScene) -> RecallDesk:
-    return RecallDesk(scene.rules, scene.place, scene.laboratory, scene.now)
-
-
 class _Chooser:
     """Chooses sweeps one after the other.
 
@@ -205,7 +198,7 @@ class _Chooser:
     """
 
     def __init__(self, rng: random.Random, scene: RecallScene, today: date) -> None:
-        self._rng, self._scene, self._today, self._desk = rng, scene, today, _desk(scene)
+        self._rng, self._scene, self._today, self._desk = rng, scene, today, RecallDesk.of(scene)
         self._read: dict[str, dict[str, Reading]] = {}
         self._facts: dict[tuple[str, str], dict[str, Facts]] = {}
         self._rules: dict[str, dict[str, frozenset[str]]] = {}
