@@ -348,7 +348,7 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         if len(request.patients) != 1:
             return []
         patient, first = request.patients[0], self.first_write(claimed[number])
-        others = self.orders_before(patient, len(log.writes) if first is None else first)
+        others = [*self.orders_before(patient, len(log.writes) if first is None else first)]
         own = [record for record in self.reader.new if record not in claimed[number]]
         earlier = frozenset[str]().union(*claimed[:number])
         met = {record: log.before(record, first) for record in own} if first is not None else {}
