@@ -14,8 +14,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registry import CARD
@@ -53,6 +52,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     title = "Duplicate records"
     minutes = 22
     nothing_share = 0.5
+    judge_type = MergeJudge
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (
         "- Each request is about one site, the Organization with exactly that name. It covers the Patients whose "
@@ -150,12 +150,6 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         for record, body in Merge(records, organization, ask, today).changes.items():
             yield Put(f"/{record}", body)
         return DONE
-
-    @override
-    def judge(
-        self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return MergeJudge(requests, scene, log).judge(answers)
 
 
 def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:

@@ -13,15 +13,14 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.s3_insurers.judge import InsurerJudge
 from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     FLAWS,
     Ending,
     InsurerContent,
+    InsurerJudge,
     InsurerRequest,
     missing_contract,
     records_of,
@@ -47,6 +46,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     title = "Ends of contracts with insurers"
     minutes = 22
     nothing_share = 0.5
+    judge_type = InsurerJudge
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
     )
@@ -141,12 +141,6 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     @override
     def counterfactuals(self, request: InsurerRequest, scene: InsurerScene) -> list[Resource]:
         return [missing_contract(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-    @override
-    def judge(
-        self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return InsurerJudge(requests, scene, log).judge(answers)
 
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
