@@ -87,12 +87,12 @@ class Registered(Params):
     member: str = ""
 
 
-class Insurer(Params):
-    """An insurer.
+class Organization(Params):
+    """A place or an insurer.
 
     Attributes:
         id: Id of the Organization.
-        name: Name of the insurer.
+        name: Its name.
     """
 
     id: str
@@ -166,7 +166,7 @@ class RegistryScene(Params):
     other_name: str
     families: tuple[Family, ...]
     people: tuple[Registered, ...]
-    insurers: tuple[Insurer, ...]
+    insurers: tuple[Organization, ...]
     contracts: tuple[Contract, ...]
     insurances: tuple[Insurance, ...]
 
@@ -274,18 +274,18 @@ def _register(rng: random.Random, person: Person, group: Family) -> Registered:
     )
 
 
-def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Insurer, ...]:
+def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Organization, ...]:
     """Draw insurers; a number of them have unlike names, and half as many are branches with a longer name."""
     names: dict[str, None] = {}
     while len(names) < number:
         names[insurer_name(rng, world)] = None
     branches = [f"{name} of {rng.choice(_REGIONS)}" for name in rng.sample([*names], number // 2)]
     everyone = [*names, *branches]
-    return tuple(Insurer(id=ids.new("Organization"), name=name) for name in rng.sample(everyone, len(everyone)))
+    return tuple(Organization(id=ids.new("Organization"), name=name) for name in rng.sample(everyone, len(everyone)))
 
 
 def _draw_contracts(
-    rng: random.Random, ids: IdAllocator, today: date, places: Sequence[str], insurers: Sequence[Insurer]
+    rng: random.Random, ids: IdAllocator, today: date, places: Sequence[str], insurers: Sequence[Organization]
 ) -> Iterator[Contract]:
     for place, insurer in product(places, insurers):
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
@@ -306,7 +306,7 @@ def _draw_insurances(
     today: date,
     people: Sequence[Registered],
     grown: set[str],
-    insurers: Sequence[Insurer],
+    insurers: Sequence[Organization],
 ) -> Iterator[Insurance]:
     adults = [one.person.id for one in people if one.person.birth_date in grown]
     for one in people:

@@ -17,7 +17,7 @@ from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.registry import CARD
+from fhir_gym.tasks.packs.shift.registry import CARD, Organization
 from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
     FLAWS,
     Merge,
@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
     is_covered,
     references_in,
 )
-from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, Site, draw_duplicates
+from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, DuplicatesSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
 from fhir_gym.types import Json, Resource
@@ -84,8 +84,10 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> DuplicatesScene:
         if size.level == 1:
-            return draw_duplicates(rng, world, ids, sites=3, families=1, households=5, due=(4, 7), decisive=4)
-        return draw_duplicates(rng, world, ids, sites=2, families=2, households=10, due=(10, 14), decisive=6)
+            sampler = DuplicatesSceneSampler(rng, world, ids, sites=3)
+            return sampler.scene(families=1, households=5, due=(4, 7), decisive=4)
+        sampler = DuplicatesSceneSampler(rng, world, ids, sites=2)
+        return sampler.scene(families=2, households=10, due=(10, 14), decisive=6)
 
     @override
     def choose(
@@ -165,7 +167,7 @@ def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resourc
 class _SiteRequests:
     """The possible requests for a site."""
 
-    def __init__(self, site: Site, scene: DuplicatesScene) -> None:
+    def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
         self.organization, self._scene = f"Organization/{site.id}", scene
         self._patients = [
             one for one in scene.records if is_covered(one, self.organization, MergeContent(site=site.name))

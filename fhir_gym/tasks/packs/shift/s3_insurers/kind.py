@@ -25,7 +25,7 @@ from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     missing_contract,
     records_of,
 )
-from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, draw_insured, insured_resources
+from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler, insured_resources
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
 from fhir_gym.types import Json, Resource
@@ -81,8 +81,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> InsurerScene:
         if size.level == 1:
-            return draw_insured(rng, world, ids, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
-        return draw_insured(rng, world, ids, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
+            sampler = InsurerSceneSampler(rng, world, ids, insurers=3)
+            return sampler.scene(places=3, patients=9, due=(4, 7), decisive=3)
+        sampler = InsurerSceneSampler(rng, world, ids, insurers=2)
+        return sampler.scene(places=3, patients=24, due=(10, 14), decisive=6)
 
     @override
     def choose(
