@@ -29,7 +29,7 @@ from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
 from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
-from fhir_gym.tasks.packs.shift.q3_registrations import kind as q3
+from fhir_gym.tasks.packs.shift.q3_registrations import rules as q3
 from fhir_gym.tasks.packs.shift.q4_orders import rules as q4
 from fhir_gym.tasks.packs.shift.s1_absences import kind as s1
 from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
