@@ -1,13 +1,18 @@
-"""The records of each patient, as the server returned them."""
+"""Reading records: the records of each patient, and what elements say."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
+
+_KNOWN = 4_096
+"""Size limit of the cache of references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +131,25 @@ def moment_of(value: Json) -> str:
         return instant(parse_instant(str(value)))
     except (ValueError, OverflowError):
         return ""
+
+
+def target_of(value: Json, base_url: str = "") -> str:
+    """Return what a Reference points to (``Patient/1``); empty for another value."""
+    text = value.get("reference") if isinstance(value, dict) else None
+    return _parsed(text, base_url) if isinstance(text, str) else ""
+
+
+@lru_cache(_KNOWN)
+def _parsed(reference: str, base_url: str) -> str:
+    found = parse_reference(reference, base_url)
+    return "/".join(found) if found else ""
+
+
+def items(value: Json) -> list[Json]:
+    """Return a list as it is, and nothing for another value."""
+    return value if isinstance(value, list) else []
+
+
+def elements(value: Json) -> list[Resource]:
+    """Return the objects in a list."""
+    return [one for one in items(value) if isinstance(one, dict)]

@@ -17,6 +17,7 @@ from fhir_gym.tasks.packs.shift.episode_log import Write
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent, RequestJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patient_records import elements, items
 from fhir_gym.tasks.packs.shift.registry import (
     CARD,
     Contract,
@@ -322,16 +323,6 @@ def bound_of(coverage: Resource, name: str) -> str:
     """Return the first or the last day of a Coverage; empty if it is open."""
     period = coverage.get("period")
     return str(period.get(name) or "") if isinstance(period, dict) else ""
-
-
-def items(value: Json) -> list[Json]:
-    """Return a list as it is, and nothing for another value."""
-    return value if isinstance(value, list) else []
-
-
-def elements(value: Json) -> list[Resource]:
-    """Return the objects in a list."""
-    return [one for one in items(value) if isinstance(one, dict)]
 
 
 class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):

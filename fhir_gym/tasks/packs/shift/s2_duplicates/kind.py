@@ -17,6 +17,7 @@ from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.patient_records import name_of
 from fhir_gym.tasks.packs.shift.registry import CARD, Organization
 from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
     FLAWS,
@@ -29,7 +30,7 @@ from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
 )
 from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, DuplicatesSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
 
 _RELATED = 0.6
@@ -172,7 +173,7 @@ class _SiteRequests:
         self._patients = [
             one for one in scene.records if is_covered(one, self.organization, MergeContent(site=site.name))
         ]
-        names = {record_name(one) for one in self._patients}
+        names = {name_of(one) for one in self._patients}
         self._referring = [(found, one) for one in scene.records if (found := references_in(one) & names)]
         years = sorted({one["birthDate"][:4] for one in self._patients})
         limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
@@ -184,9 +185,9 @@ class _SiteRequests:
         merge = self._merge([*self._patients, *(one for _, one in self._referring)], self.asks[0])
         found = []
         for group in merge.groups:
-            names = {record_name(one) for one in group}
-            moved = names - {record_name(merge.kept(group))}
-            changed = {record_name(one) for patients, one in self._referring if patients & moved}
+            names = {name_of(one) for one in group}
+            moved = names - {name_of(merge.kept(group))}
+            changed = {name_of(one) for patients, one in self._referring if patients & moved}
             found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
         return found
 
@@ -213,7 +214,7 @@ class _SiteRequests:
         if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
             return False
         patients = [one for one in self._patients if request.covers(one["birthDate"])]
-        names = {record_name(one) for one in patients}
+        names = {name_of(one) for one in patients}
         records = [*patients, *(one for found, one in self._referring if found & names)]
         needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
         right = self._merge(records, ask).changes

@@ -13,10 +13,10 @@ from fhir_gym.tasks.grading import differences, has_coding, plain
 from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER
 from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, record_name, target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -170,8 +170,8 @@ class Merge:
         """Return the record of a person that is kept."""
         left = group if self._flaw == "valid card" else [one for one in group if _has_valid_card(one)] or group
         if self._flaw != "latest visit":
-            latest = max(self._visits.get(record_name(one), "") for one in left)
-            left = [one for one in left if self._visits.get(record_name(one), "") == latest]
+            latest = max(self._visits.get(name_of(one), "") for one in left)
+            left = [one for one in left if self._visits.get(name_of(one), "") == latest]
         return min(left, key=lambda one: str(one.get("id")))
 
     @cached_property
@@ -182,17 +182,17 @@ class Merge:
         for group in self.groups:
             kept = self.kept(group)
             merged = [one for one in group if one is not kept]
-            moved |= {record_name(one): record_name(kept) for one in merged}
-            links = [{"other": {"reference": record_name(one)}, "type": "replaces"} for one in merged]
+            moved |= {name_of(one): name_of(kept) for one in merged}
+            links = [{"other": {"reference": name_of(one)}, "type": "replaces"} for one in merged]
             known = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
-            patients[record_name(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
+            patients[name_of(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
             for one in merged:
-                link = {"other": {"reference": record_name(kept)}, "type": "replaced-by"}
-                patients[record_name(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
+                link = {"other": {"reference": name_of(kept)}, "type": "replaced-by"}
+                patients[name_of(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
         found: dict[str, Resource] = {}
         for one in self._records:
             if (self._flaw == "status" or is_open(one, self._today)) and moved.keys() & references_in(one, self._base):
-                found[record_name(one)] = redirected(one, moved, self._base)
+                found[name_of(one)] = redirected(one, moved, self._base)
         return found | patients
 
 
@@ -278,7 +278,7 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
         self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]
     ) -> None:
         super().__init__(requests, scene, log, answers)
-        self.at_start = {record_name(record): record for record in scene.records}
+        self.at_start = {name_of(record): record for record in scene.records}
         self._patients = [
             {
                 name
@@ -307,7 +307,7 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
     def _looked(self, request: MergeRequest) -> bool:
         """Whether the agent has read the patients whom a request covers."""
         covered = Merge(self.scene.records, request.organization, request.ask, self.scene.today).covered
-        return all({*READ} <= self.log.seen.get(record_name(one), {}).keys() for one in covered)
+        return all({*READ} <= self.log.seen.get(name_of(one), {}).keys() for one in covered)
 
     def _verdicts(self, met: Mapping[str, Resource | None], due: Mapping[str, Resource]) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the records that should change, and on those that changed and should not."""

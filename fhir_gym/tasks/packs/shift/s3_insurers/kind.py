@@ -16,6 +16,7 @@ from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.patient_records import name_of
 from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     FLAWS,
     Ending,
@@ -27,7 +28,7 @@ from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
 )
 from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler, insured_resources
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
 
 _WITH_COVERAGES = {"_revinclude": "Coverage:beneficiary"}
@@ -123,7 +124,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         for name in (ask.place, ask.insurer):
             if name not in known:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
-                known[name] = next(record_name(one) for one in named if one.get("name") == name)
+                known[name] = next(name_of(one) for one in named if one.get("name") == name)
         place, insurer = known[ask.place], known[ask.insurer]
         query = {"participating-organization": place, "primary-organization": insurer, "_count": "200"}
         records = yield from search_all("/OrganizationAffiliation", query)
@@ -240,7 +241,7 @@ class _Chooser:
         records |= ending.changes
         for patient, visit in ending.tasks.items():
             task = {**_new_task(patient, visit), "id": f"new-{patient.rpartition('/')[2]}"}
-            records[record_name(task)] = task
+            records[name_of(task)] = task
 
 
 class InsurerEndsLevel1(StaticShift, requests=InsurerEnds(), level=1):

@@ -13,9 +13,9 @@ from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
 from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, record_name, target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -100,9 +100,7 @@ class Ending:
     def patients(self) -> frozenset[str]:
         """The patients of the place."""
         return frozenset(
-            record_name(one)
-            for one in self._all("Patient")
-            if self.target(one.get("managingOrganization")) == self._place
+            name_of(one) for one in self._all("Patient") if self.target(one.get("managingOrganization")) == self._place
         )
 
     def is_coverage(self, one: Resource) -> bool:
@@ -131,9 +129,9 @@ class Ending:
                 continue
             start, end = _bounds(one)
             if start > self._day and self._flaw != "later coverages":
-                found[record_name(one)] = {**one, "status": "cancelled"}
+                found[name_of(one)] = {**one, "status": "cancelled"}
             elif not end or end > self._day or self._flaw == "ended coverages":
-                found[record_name(one)] = _ended(one, self._day)
+                found[name_of(one)] = _ended(one, self._day)
         return found
 
     @cached_property
@@ -142,7 +140,7 @@ class Ending:
         affected = dict.fromkeys(self.target(one.get("beneficiary")) for one in self._coverages.values())
         if self._flaw == "other coverage":
             return [*affected]
-        after = [self._coverages.get(record_name(one), one) for one in self._all("Coverage")]
+        after = [self._coverages.get(name_of(one), one) for one in self._all("Coverage")]
         insured = {self.target(one.get("beneficiary")) for one in after if self._insures(one)}
         return [one for one in affected if one not in insured]
 
@@ -162,9 +160,9 @@ class Ending:
         """The contracts, coverages and accounts that change, as they become, by reference."""
         if not self.contracts and self._flaw != "contract":
             return {}
-        contracts = {record_name(one): _ended(one, self._day) for one in self.contracts}
+        contracts = {name_of(one): _ended(one, self._day) for one in self.contracts}
         accounts = {
-            record_name(one): {**one, "status": "on-hold"}
+            name_of(one): {**one, "status": "on-hold"}
             for one in self._all("Account")
             if (one.get("status") == "active" or self._flaw == "account status") and self._is_held(one)
         }
@@ -185,7 +183,7 @@ class Ending:
         waiting = {self.target(one.get("for")) for one in self._all("Task") if is_check(one)}
         for one in self.uninsured:
             visits = [
-                (str(visit.get("start")), record_name(visit))
+                (str(visit.get("start")), name_of(visit))
                 for visit in self._all("Appointment")
                 if one in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
                 and (visit.get("status") in ("booked", "pending") or self._flaw == "appointment status")
@@ -198,11 +196,11 @@ class Ending:
 
 def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
     """Return the contracts of a place, its patients and their records, by reference."""
-    patients = {record_name(one) for one in records if target_of(one.get("managingOrganization")) == place}
+    patients = {name_of(one) for one in records if target_of(one.get("managingOrganization")) == place}
     return {
-        record_name(one): one
+        name_of(one): one
         for one in records
-        if record_name(one) in patients
+        if name_of(one) in patients
         or target_of(one.get("participatingOrganization")) == place
         or not patients.isdisjoint(_about(one))
     }
