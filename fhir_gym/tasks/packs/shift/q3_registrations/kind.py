@@ -17,6 +17,7 @@ from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patient_records import target_of
 from fhir_gym.tasks.packs.shift.q3_registrations.rules import (
     RegistrationContent,
     RegistrationJudge,
@@ -367,7 +368,9 @@ class _RequestSampler:
                 yield from ((parent, insurer.id) for insurer in self._scene.insurers)
         elif len(ids) == 1:
             any_insurer = self._start.insurance(ids[0])
-            for insurer in dict.fromkeys(one.insurer for one in self._scene.insurances if one.patient == ids[0]):
+            own = (one for one in self._scene.insurances if target_of(one["beneficiary"]) == f"Patient/{ids[0]}")
+            payors = dict.fromkeys(target_of(one["payor"][0]) for one in own)
+            for insurer in (payor.removeprefix("Organization/") for payor in payors):
                 coverage, accepted = self._start.insurance(ids[0], insurer), insurer in self._start.accepted
                 # The conditions matter: the parent has a choice of coverages, or only one reason speaks against it.
                 several = len(self._start.insurances(ids[0], insurer)) > 1

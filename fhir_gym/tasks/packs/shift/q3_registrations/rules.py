@@ -17,17 +17,8 @@ from fhir_gym.tasks.packs.shift.episode_log import Write
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent, RequestJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patient_records import elements, items
-from fhir_gym.tasks.packs.shift.registry import (
-    CARD,
-    Contract,
-    RegistryScene,
-    contract_resource,
-    insurance_resource,
-    is_during,
-    registered_resource,
-    registry_resources,
-)
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
+from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource, registry_resources
 from fhir_gym.types import Json, Resource
 
 _ALIKE = 3
@@ -208,9 +199,14 @@ def _includes(record: Resource, day: str) -> bool:
     return is_within(f"{day}T12:00:00Z", record.get("period") or {})
 
 
-def contracts_of(scene: RegistryScene, insurer: str) -> list[Contract]:
+def contracts_of(scene: RegistryScene, insurer: str) -> list[Resource]:
     """Return the contracts of the place with an insurer."""
-    return [one for one in scene.contracts if (one.place, one.insurer) == (scene.place, insurer)]
+    parties = f"Organization/{scene.place}", f"Organization/{insurer}"
+    return [
+        contract
+        for contract in scene.contracts
+        if (target_of(contract["participatingOrganization"]), target_of(contract["organization"])) == parties
+    ]
 
 
 def decide(registry: Registry, ask: RegistrationContent) -> Decision:
@@ -281,21 +277,32 @@ def absent_parent(request: RegistrationRequest, scene: RegistryScene) -> Resourc
 
 def missing_contract(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the contract that the place would have if it accepted the insurer."""
-    valid = [one for one in scene.contracts if one.active and is_during(scene.today, one.start, one.end)]
+    valid = [contract for contract in scene.contracts if contract["active"] and _includes(contract, scene.today)]
     model = seeded_random("contract", request.ask).choice(valid or scene.contracts)
-    names = {"id": _slug("contract", request.ask), "place": scene.place, "insurer": request.insurer}
-    period = {} if valid else {"start": scene.today, "end": ""}
-    return contract_resource(model.model_copy(update={**names, "active": True, **period}))
+    return {
+        **model,
+        "id": _slug("contract", request.ask),
+        "active": True,
+        "period": model["period"] if valid else {"start": scene.today},
+        "organization": {"reference": f"Organization/{request.insurer}"},
+        "participatingOrganization": {"reference": f"Organization/{scene.place}"},
+    }
 
 
 def missing_insurance(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the Coverage that the parent would have if the child could be insured through the parent."""
-    (parent,) = request.parents
-    valid = [one for one in scene.insurances if one.status == "active" and is_during(scene.today, one.start, one.end)]
+    parent = {"reference": f"Patient/{request.parents[0]}"}
+    valid = [one for one in scene.insurances if one["status"] == "active" and _includes(one, scene.today)]
     model = seeded_random("insurance", request.ask).choice(valid or scene.insurances)
-    names = {"patient": parent, "subscriber": parent, "insurer": request.insurer, "status": "active"}
-    period = {} if valid else {"start": scene.today, "end": ""}
-    return insurance_resource(model.model_copy(update={**names, **period, "id": _slug("insurance", request.ask)}))
+    return {
+        **model,
+        "id": _slug("insurance", request.ask),
+        "status": "active",
+        "subscriber": parent,
+        "beneficiary": parent,
+        "period": model["period"] if valid else {"start": scene.today},
+        "payor": [{"reference": f"Organization/{request.insurer}"}],
+    }
 
 
 def _slug(word: str, ask: RegistrationContent) -> str:
@@ -455,7 +462,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
 
     def _saw_no_contract(self, request: RegistrationRequest) -> bool:
         """Whether the place does not accept the insurer, and the agent has looked that up."""
-        contracts = [f"OrganizationAffiliation/{one.id}" for one in contracts_of(self.scene, request.insurer)]
+        contracts = [*map(name_of, contracts_of(self.scene, request.insurer))]
         looked = bool(self.log.lookups_of(missing_contract(request, self.scene)))
         return not request.accepted and (looked or bool(contracts and self.log.has_seen(contracts)))
 
@@ -465,8 +472,12 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
             return False
         if decision.parent not in request.parents:
             return True  # the agent itself has registered the parent
-        named = (request.insurer, decision.parent)
-        own = [f"Coverage/{one.id}" for one in self.scene.insurances if (one.insurer, one.patient) == named]
+        own = [
+            name_of(coverage)
+            for coverage in self.scene.insurances
+            if target_of(coverage["beneficiary"]) == f"Patient/{decision.parent}"
+            and target_of(coverage["payor"][0]) == f"Organization/{request.insurer}"
+        ]
         looked = bool(self.log.lookups_of(missing_insurance(request, self.scene)))
         return looked or bool(own and self.log.has_seen(own))
 

@@ -26,7 +26,6 @@ from fhir_gym.tasks.packs.shift.registry import (
     CARD,
     MEMBER,
     Family,
-    Insurance,
     Organization,
     card_number,
     draw_family,
@@ -263,16 +262,14 @@ class DuplicatesSceneSampler:
         for _ in range(rng.choice((0, 1))):
             start, end = draw_period(rng, self._today)
             yield insurance_resource(
-                Insurance(
-                    id=self._ids.new("Coverage"),
-                    patient=patient,
-                    subscriber=rng.choice(adults) if adults and rng.random() < 0.75 else patient,
-                    insurer=rng.choice(self._insurers).id,
-                    number=card_number(rng),
-                    status=rng.choice(_INSURED),
-                    start=start,
-                    end=end,
-                )
+                id=self._ids.new("Coverage"),
+                patient=patient,
+                subscriber=rng.choice(adults) if adults and rng.random() < 0.75 else patient,
+                insurer=rng.choice(self._insurers).id,
+                number=card_number(rng),
+                status=rng.choice(_INSURED),
+                start=start,
+                end=end,
             )
 
     def _appointment(self, patient: str, adult: str) -> Resource:

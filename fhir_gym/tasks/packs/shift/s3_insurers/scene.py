@@ -18,8 +18,6 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.packs.shift.registry import (
-    Contract,
-    Insurance,
     Organization,
     card_number,
     contract_resource,
@@ -135,14 +133,12 @@ class InsurerSceneSampler:
                     self._today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500)),
                 )
                 yield contract_resource(
-                    Contract(
-                        id=self._ids.new("OrganizationAffiliation"),
-                        place=place.id,
-                        insurer=insurer.id,
-                        active=rng.random() < 0.9,
-                        start=start,
-                        end="" if rng.random() < 0.4 else end,
-                    )
+                    id=self._ids.new("OrganizationAffiliation"),
+                    place=place.id,
+                    insurer=insurer.id,
+                    active=rng.random() < 0.9,
+                    start=start,
+                    end="" if rng.random() < 0.4 else end,
                 )
 
     def _coverage(self, patient: str, subscriber: str) -> Resource:
@@ -154,16 +150,14 @@ class InsurerSceneSampler:
             self._today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
         )
         made = insurance_resource(
-            Insurance(
-                id=self._ids.new("Coverage"),
-                patient=patient,
-                subscriber=subscriber,
-                insurer=rng.choice(self._insurers).id,
-                number=card_number(rng),
-                status=rng.choice(_INSURED),
-                start=start,
-                end="" if rng.random() < 0.4 else end,
-            )
+            id=self._ids.new("Coverage"),
+            patient=patient,
+            subscriber=subscriber,
+            insurer=rng.choice(self._insurers).id,
+            number=card_number(rng),
+            status=rng.choice(_INSURED),
+            start=start,
+            end="" if rng.random() < 0.4 else end,
         )
         if rng.random() < 0.85:
             return made
