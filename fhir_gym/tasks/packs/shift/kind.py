@@ -175,9 +175,9 @@ class RequestJudge(ABC, Generic[S, R]):
     def judge_one(self, number: int) -> Judgement:
         """Judge the request with a number."""
 
-    def first_write(self, records: Collection[str], default: int | None = None) -> int | None:
-        """Return the number of the agent's first write on some records."""
-        return min((one.number for one in self.log.writes_of_agent if one.record in records), default=default)
+    def first_write(self, records: Collection[str]) -> int | None:
+        """Return the number of the agent's first write on some records; None if there is none."""
+        return min((write.number for write in self.log.writes_of_agent if write.record in records), default=None)
 
     def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
         """Return the judgement of a request for which the agent left no change, or only a harmful one.

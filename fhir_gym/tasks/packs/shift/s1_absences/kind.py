@@ -15,8 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
 from fhir_gym.tasks.packs.shift.calendar import Calendar
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, draw_clinic
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.q1_bookings.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
@@ -55,6 +54,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
     key = "S1"
     title = "Absences of practitioners"
+    judge_type = AbsenceJudge
     minutes = 42
     resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
     rules = (
@@ -194,12 +194,6 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
     @override
     def counterfactuals(self, request: AbsenceRequest, scene: AbsenceScene) -> list[Resource]:
         return [*supposed_records(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-    @override
-    def judge(
-        self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return AbsenceJudge(requests, scene, log).judge(answers)
 
 
 def _service(schedule: Resource) -> str:

@@ -13,7 +13,6 @@ from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, CalendarJudge
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, Visit, appointment_resource, overlap, slot_resource
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene
@@ -174,29 +173,20 @@ def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[R
                 yield appointment_resource(visit, practitioner, scene.place)
 
 
-class AbsenceJudge(CalendarJudge[AbsenceRequest]):
+class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
     """Judges absences against the calendars that the agent met.
 
     Within an absence, each appointment is judged as if the agent had handled the appointments in the order of the
     rules, wherever it has put the earlier ones. The slot that the rules choose without any mistake is right too.
-
-    Args:
-        requests: The requests.
-        scene: The places.
-        log: What the agent wrote and looked up.
     """
-
-    def __init__(self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog) -> None:
-        super().__init__(requests, scene, log)
-        self.places = scene
 
     @override
     def claim(self, request: AbsenceRequest) -> frozenset[str]:
-        person = self.places.by_schedule()[request.schedule].person.id
-        schedules = {one.schedule for one in self.places.practitioners if one.person.id == person}
-        visits = [one for one in self.places.visits if one.slot.schedule in schedules]
+        person = self.scene.by_schedule()[request.schedule].person.id
+        schedules = {one.schedule for one in self.scene.practitioners if one.person.id == person}
+        visits = [one for one in self.scene.visits if one.slot.schedule in schedules]
         written = {one.record for one in self.log.writes_of_agent}
-        slots = {one.id for one in self.places.slots if one.schedule in schedules and request.ask.covers(one.start)}
+        slots = {one.id for one in self.scene.slots if one.schedule in schedules and request.ask.covers(one.start)}
         slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
         slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
         slots |= {one.id for one in self._without_mistakes[self.requests.index(request)].values() if one}
@@ -208,17 +198,17 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         return {id for one in written for id in self.slot_ids(one)} & self.slots.keys()
 
     @override
-    def judge_one(self, number: int, answer: str) -> Judgement:
-        request, claimed = self.requests[number], self.claimed[number]
+    def judge_one(self, number: int) -> Judgement:
+        request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
         appointments, closing = self._due[number]
         surplus = [
             RecordVerdict(one, "changed", harmed=one in self.log.changed, due=False)
             for one in sorted(self._surplus(number))
         ]
         if not appointments and not closing:
-            supposed = supposed_records(request, self.places)
+            supposed = supposed_records(request, self.scene)
             right = answer == NOTHING_TO_DO and all(self.log.lookups_of(one) for one in supposed)
-            return Judgement.declined(request, answer, right, claimed, harmed=bool(surplus))
+            return self.declined(number, right, claimed, harmed=bool(surplus))
         found = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
         return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
 
@@ -227,16 +217,16 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         """For each request, the number of the agent's first write for it."""
         found: list[int] = []
         for request in self.requests:
-            slots = {one.id for one in self.places.slots if self._is_in(one, request)}
-            visits = {f"Appointment/{one.id}" for one in self.places.visits if one.slot.id in slots}
+            slots = {one.id for one in self.scene.slots if self._is_in(one, request)}
+            visits = {f"Appointment/{one.id}" for one in self.scene.visits if one.slot.id in slots}
             slots |= {id for one in visits for id in self._slots_given(one)}
             found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
         return found
 
     def _first_of(self, records: Collection[str]) -> int:
         """Return the number of the agent's first write on some records; the number of all writes if there is none."""
-        mine = (one.number for one in self.log.writes_of_agent if one.record in records)
-        return min(mine, default=len(self.log.writes))
+        first = self.first_write(records)
+        return len(self.log.writes) if first is None else first
 
     @cached_property
     def _met(self) -> list[Calendar]:
@@ -250,7 +240,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
     def _due(self) -> list[tuple[list[str], list[str]]]:
         """For each request, the appointments to move, in the order of the rules, and the slots to close."""
         calendars = (
-            AbsenceCalendar(met, self.places, request) for met, request in zip(self._met, self.requests, strict=True)
+            AbsenceCalendar(met, self.scene, request) for met, request in zip(self._met, self.requests, strict=True)
         )
         return [(one.appointments(), one.free_slots()) for one in calendars]
 
@@ -258,7 +248,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
     def _without_mistakes(self) -> list[Mapping[str, ClinicSlot | None]]:
         """For each request, the new slots if all requests are handled in order."""
         calendar = Calendar.at_start(self.scene)
-        return [AbsenceCalendar(calendar, self.places, one).clear() for one in self.requests]
+        return [AbsenceCalendar(calendar, self.scene, one).clear() for one in self.requests]
 
     def _unit(self, number: int, id: str) -> frozenset[str]:
         """Return the records that change together with an appointment: itself, and its old and new slots."""
@@ -299,7 +289,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         """Return the slots that are right for an appointment; None stands for the waiting list."""
         met = self.before(self._first_of(self._units[number][id]))
         calendars = [self._in_order(number, place, one) for one in (met, self._after_earlier_requests(number))]
-        found = [AbsenceCalendar(one, self.places, self.requests[number]).new_slot(id) for one in calendars]
+        found = [AbsenceCalendar(one, self.scene, self.requests[number]).new_slot(id) for one in calendars]
         slots = self._without_mistakes[number]
         if id in slots and ((slot := slots[id]) is None or calendars[0].status[slot.id] == "free"):
             found.append(slot)
@@ -360,7 +350,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         for name, wanted in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), wanted):
                 yield f"{name} {after.get(name)}"
-        doctors = self.places.by_schedule()
+        doctors = self.scene.by_schedule()
         away, new = (doctors[one].person.id for one in (self.requests[number].schedule, slot.schedule))
         participants = [
             {**one, "actor": {"reference": f"Practitioner/{new}"}}
