@@ -224,6 +224,7 @@ class RequestKind(ABC, Generic[S, R]):
         value: An example of the value that answers a question (``7.4``). It is empty if the requests are no questions:
             then the outcome of a request that is not declined is ``done``.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
+        wordings: The texts of a request, with placeholders such as ``{ask.patient.given}``; see `text`.
         minutes: Minutes of work that a request usually needs in a live shift.
         has_policies: Whether the scenes have policies of their own, which may be amended during a live shift.
         is_sweep: Whether a request is about many records, and is judged by record.
@@ -241,6 +242,7 @@ class RequestKind(ABC, Generic[S, R]):
     codes: ClassVar[tuple[str, ...]]
     value: ClassVar[str] = ""
     rules: ClassVar[str]
+    wordings: ClassVar[tuple[str, str, str]]
     minutes: ClassVar[int] = 5
     has_policies: ClassVar[bool] = False
     is_sweep: ClassVar[bool] = False
@@ -328,7 +330,6 @@ class RequestKind(ABC, Generic[S, R]):
         """Return the values of the placeholders in `rules`."""
         return {}
 
-    @abstractmethod
     def text(self, ask: Any, wording: int) -> str:
         """Return a request in a person's words.
 
@@ -336,6 +337,7 @@ class RequestKind(ABC, Generic[S, R]):
             ask: What the request says.
             wording: Number of the wording, from 0 to 2.
         """
+        return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
     def solve(self, ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:

@@ -102,6 +102,14 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     )
     requested_elements = ORDER_ELEMENTS
     status_updates = CHART_UPDATES
+    wordings = (
+        "{ask.department} would like the order set {ask.order_set} for {ask.patient.given} {ask.patient.family}, born "
+        "{ask.patient.birth_date}.",
+        "Please use the order set {ask.order_set} for {ask.patient.given} {ask.patient.family} (date of birth "
+        "{ask.patient.birth_date}), who is with {ask.department}.",
+        "{ask.department}, order set {ask.order_set}: {ask.patient.given} {ask.patient.family}, "
+        "{ask.patient.birth_date}.",
+    )
     rules = (
         "- An order set consists of one drug and some tests from this list:\n"
         "{items}\n"
@@ -165,17 +173,6 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     @override
     def rule_values(self, scene: OrderSetScene) -> Mapping[str, str]:
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
-
-    @override
-    def text(self, ask: OrderSetContent, wording: int) -> str:
-        who = ask.patient
-        return (
-            f"{ask.department} would like the order set {ask.order_set} for {who.given} {who.family}, born "
-            f"{who.birth_date}.",
-            f"Please use the order set {ask.order_set} for {who.given} {who.family} (date of birth {who.birth_date}), "
-            f"who is with {ask.department}.",
-            f"{ask.department}, order set {ask.order_set}: {who.given} {who.family}, {who.birth_date}.",
-        )[wording]
 
     @override
     def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:

@@ -88,6 +88,11 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         **CHART_UPDATES,
         "orders": ("status", {"active": "completed", "on-hold": "active"}),
     }
+    wordings = (
+        "Please order {ask.item} for {ask.patient.given} {ask.patient.family}, born {ask.patient.birth_date}.",
+        "{ask.patient.given} {ask.patient.family} (date of birth {ask.patient.birth_date}) needs {ask.item}.",
+        "For {ask.patient.given} {ask.patient.family}, {ask.patient.birth_date}: {ask.item}.",
+    )
     rules = (
         "- These drugs and tests can be ordered. The list gives the code, the class and the dose of a drug, and what "
         "depends on the creatinine or on a pregnancy:\n"
@@ -150,15 +155,6 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:
         items = "\n".join(one.line for one in scene.formulary.items)
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
-
-    @override
-    def text(self, ask: OrderContent, wording: int) -> str:
-        who = ask.patient
-        return (
-            f"Please order {ask.item} for {who.given} {who.family}, born {who.birth_date}.",
-            f"{who.given} {who.family} (date of birth {who.birth_date}) needs {ask.item}.",
-            f"For {who.given} {who.family}, {who.birth_date}: {ask.item}.",
-        )[wording]
 
     @override
     def solve(self, ask: OrderContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:

@@ -52,6 +52,11 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
     )
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {"Task": ("status", "intent", "code", "for", "focus")}
+    wordings = (
+        "{ask.insurer} ends its contract with {ask.place}; the last day is {ask.last_day}. Please update our records.",
+        "The contract of {ask.place} with {ask.insurer} ends on {ask.last_day}. Please bring our records up to date.",
+        "End of contract: {ask.insurer} with {ask.place}, last day {ask.last_day}.",
+    )
     rules = (
         "- Each request names a place and an insurer, the Organizations with exactly these names, and the last day of "
         "their contract. In all periods, the first and the last day count, and a period without end goes on. Days are "
@@ -98,26 +103,16 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     ) -> tuple[InsurerRequest, ...] | None:
         found: list[InsurerRequest] | None = None
         for _ in range(_TRIES):
-            chooser = _Chooser(rng, scene)
-            if all(map(chooser.add, outcomes)):
-                found = chooser.requests
-                if chooser.related or outcomes.count(DONE) < 2:
+            sampler = _RequestSampler(rng, scene)
+            if all(map(sampler.add, outcomes)):
+                found = sampler.requests
+                if sampler.related or outcomes.count(DONE) < 2:
                     break
         return tuple(found) if found else None
 
     @override
     def resources(self, scene: InsurerScene, world: World) -> list[Resource]:
         return insured_resources(scene)
-
-    @override
-    def text(self, ask: InsurerContent, wording: int) -> str:
-        return (
-            f"{ask.insurer} ends its contract with {ask.place}; the last day is {ask.last_day}. "
-            "Please update our records.",
-            f"The contract of {ask.place} with {ask.insurer} ends on {ask.last_day}. Please bring our records up to "
-            "date.",
-            f"End of contract: {ask.insurer} with {ask.place}, last day {ask.last_day}.",
-        )[wording]
 
     @override
     def solve(self, ask: InsurerContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -165,7 +160,7 @@ def _new_task(patient: str, visit: str) -> Resource:
     }
 
 
-class _Chooser:
+class _RequestSampler:
     """Chooses requests one after the other, as the earlier ones leave the records.
 
     Attributes:

@@ -63,6 +63,11 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")
     }
+    wordings = (
+        "Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
+        "Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
+        "Recall for {ask.test}: patients with {ask.condition}, none since {ask.since}.",
+    )
     rules = (
         "- The requests are about the patients of {place}: Patients with this Organization as managingOrganization "
         "and active true. Other patients, and patients who have died (deceasedBoolean is true, or there is a "
@@ -110,8 +115,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[RecallRequest, ...] | None:
-        chooser = _Chooser(rng, scene, world.now.date())
-        return next((tuple(chooser.found) for _ in range(_TRIES) if chooser.choose(outcomes)), None)
+        sampler = _RequestSampler(rng, scene, world.now.date())
+        return next((tuple(sampler.found) for _ in range(_TRIES) if sampler.choose(outcomes)), None)
 
     @override
     def resources(self, scene: RecallScene, world: World) -> list[Resource]:
@@ -129,14 +134,6 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
             "visit_days": str(rules.visit_days),
             "all": rules.model_dump_json(),
         }
-
-    @override
-    def text(self, ask: RecallContent, wording: int) -> str:
-        return (
-            f"Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
-            f"Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
-            f"Recall for {ask.test}: patients with {ask.condition}, none since {ask.since}.",
-        )[wording]
 
     @override
     def solve(self, ask: RecallContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -188,7 +185,7 @@ def _about(name: str, rules: RecallRules) -> str:
     )
 
 
-class _Chooser:
+class _RequestSampler:
     """Chooses sweeps one after the other.
 
     Args:
