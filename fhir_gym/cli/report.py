@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note, print_json, print_raw, print_text, table
-from fhir_gym.cli._options import PriceOptions, names, with_option_groups
+from fhir_gym.cli._options import PriceInOption, PriceOutOption, names, prices_of
 
 if TYPE_CHECKING:
     from fhir_gym.evaluation import Report
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 
 
-@with_option_groups
 def report(
-    *,
     rollouts: Annotated[list[Path], typer.Argument(help="Rollout files, and folders of experiments.")],
     by: Annotated[
         list[str] | None,
@@ -34,7 +32,8 @@ def report(
     pool: Annotated[
         bool, typer.Option("--pool", help="Merge the runs of each configuration over experiments.")
     ] = False,
-    token_prices: PriceOptions,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
 ) -> None:
     """Report success rates with 95 % intervals, failure modes, tool calls, tokens and other statistics of rollouts.
 
@@ -52,7 +51,7 @@ def report(
 
     groups = names(",".join(by or []))
     runs = evaluation.read_runs(rollouts)
-    prices, remarks = token_prices.prices(), tuple(suite_remarks(rollouts))
+    prices, remarks = prices_of(price_in, price_out), tuple(suite_remarks(rollouts))
     found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices, notes=remarks)
     found = found.pooled() if pool else found
     if out is not None:

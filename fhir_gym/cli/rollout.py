@@ -11,24 +11,40 @@ import typer
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import (
-    AgentOptions,
-    BudgetOptions,
-    CredentialOptions,
+    ConcurrencyOption,
+    ConfigurationOption,
     EnvArgument,
+    FhirCaOption,
+    FhirHeaderFromEnvOption,
+    FhirHeaderOption,
+    FhirServerOption,
+    FhirTokenOption,
+    FhirUserOption,
+    MaxCostOption,
+    MaxEpisodesOption,
+    MaxSecondsOption,
+    MaxTokensOption,
     OwnWorldOption,
     PhrasingOption,
-    RunOptions,
+    PriceInOption,
+    PriceOutOption,
+    ProtocolOption,
+    RepeatsOption,
+    SeedOption,
+    SettingsOption,
+    WorkersOption,
+    agent_settings,
+    fhir_credentials,
     names,
     numbers_by_name,
-    with_option_groups,
+    prices_of,
+    with_configuration,
 )
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import require_writable
 
 
-@with_option_groups
 def rollout(
-    *,
     env_id: EnvArgument,
     agent: Annotated[
         str,
@@ -36,7 +52,7 @@ def rollout(
             help="chat, gold, idle, local, random, scripted, an installed agent, or your own as module:Class."
         ),
     ] = "gold",
-    options: AgentOptions,
+    setting: SettingsOption = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     variations: Annotated[
         str | None, typer.Option(help="Numbers of variations, such as 0-9 or 3,1000-1004; default: the first ten.")
@@ -46,7 +62,8 @@ def rollout(
         typer.Option(help="Run only variations of this split; default: train, or all if --variations is given."),
     ] = None,
     phrasing: PhrasingOption = None,
-    running: RunOptions,
+    repeats: RepeatsOption = 1,
+    workers: WorkersOption = 0,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -55,17 +72,22 @@ def rollout(
             "ray://HOST:PORT. --workers is then the number of actors; default: one per CPU.",
         ),
     ] = None,
-    limits: BudgetOptions,
+    protocol: ProtocolOption = None,
+    configuration: ConfigurationOption = None,
+    concurrency: ConcurrencyOption = 8,
+    max_episodes: MaxEpisodesOption = None,
+    max_tokens: MaxTokensOption = None,
+    max_seconds: MaxSecondsOption = None,
+    max_cost: MaxCostOption = None,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
     world: OwnWorldOption = None,
-    fhir_server: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Base URL of a running FHIR server that contains the world; default: the embedded server. If "
-            "repeated, episodes run on all these servers at the same time.",
-        ),
-    ] = None,
-    access: CredentialOptions,
+    fhir_server: FhirServerOption = None,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     level: Annotated[int | None, typer.Option(min=1, help="Only tasks of this level, in packs with levels.")] = None,
     dial: Annotated[
         list[str] | None,
@@ -84,6 +106,7 @@ def rollout(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
+    seed: SeedOption = 0,
     task_file: Annotated[
         Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
@@ -110,11 +133,12 @@ def rollout(
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.tasks import get_pack
 
-    crew = running.workers if ray is None else rollouts.RayCluster(ray, running.workers or None)
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    crew = workers if ray is None else rollouts.RayCluster(ray, workers or None)
     config = EpisodeConfig(
         env_id,
         fhir_server=fhir_server or None,
-        fhir_credentials=access.credentials(),
+        fhir_credentials=credentials,
         phrasing=parse_phrasing(phrasing),
         level=level,
         dials=numbers_by_name(dial),
@@ -124,20 +148,16 @@ def rollout(
         task_file=task_file,
         funcs_file=funcs_file,
     )
-    every = rollouts.plan(
-        config,
-        tasks=names(tasks),
-        variations=variations,
-        split=split,
-        repeats=running.repeats,
-        seed=running.seed,
-    )
-    budget = limits.budget()
-    actor = make_agent(agent, **options.settings())  # after all other checks, because it may load a model
+    every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
+    prices = prices_of(price_in, price_out)
+    budget = rollouts.Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
+    given = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
+    settings = with_configuration(given, configuration)
+    actor = make_agent(agent, **settings)  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    summary = Summary(budget.prices)
+    summary = Summary(prices)
     todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
@@ -147,11 +167,11 @@ def rollout(
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)
-            episodes = rollouts.run_plan(
-                plan, actor, workers=crew, concurrency=running.concurrency, budget=budget, on_retired=summary.retire
+            running = rollouts.run_plan(
+                plan, actor, workers=crew, concurrency=concurrency, budget=budget, on_retired=summary.retire
             )
             update(0, todo)
-            watched = summary.watch(episodes, lambda done: update(done, todo, summary.standing()))
+            watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
             written = rollouts.write_rollouts(out, watched, overwrite=overwrite)
     except KeyboardInterrupt:
         note(summary.interrupted(todo, out, overwrite))

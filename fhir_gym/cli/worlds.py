@@ -11,9 +11,13 @@ import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import (
-    CredentialOptions,
-    with_option_groups,
+    FhirCaOption,
+    FhirHeaderFromEnvOption,
+    FhirHeaderOption,
+    FhirTokenOption,
+    FhirUserOption,
     JsonOption,
+    fhir_credentials,
 )
 
 if TYPE_CHECKING:
@@ -64,9 +68,7 @@ def build(
 
 
 @app.command("import")
-@with_option_groups
 def import_(
-    *,
     source: Annotated[str, typer.Argument(help="Folder (searched recursively), file, or URL of a FHIR server.")],
     format: Annotated[
         Literal["ndjson", "bundles"] | None,
@@ -79,7 +81,11 @@ def import_(
         str | None,
         typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
-    access: CredentialOptions,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default the name of the folder.")] = None,
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
@@ -94,7 +100,7 @@ def import_(
     """
     from fhir_gym import worlds
 
-    credentials = access.credentials()
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     reports: list[ImportReport] = []
     with progress(f"Importing {source}") as update:
         if "://" in source:
@@ -120,9 +126,7 @@ def import_(
 
 
 @app.command()
-@with_option_groups
 def upload(
-    *,
     world: WorldArgument,
     server: ServerArgument,
     add: Annotated[
@@ -132,7 +136,11 @@ def upload(
             help="Keep other resources of the world's types on the server; those with the same id are replaced.",
         ),
     ] = False,
-    access: CredentialOptions,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a world to a FHIR server, and compare them afterwards.
@@ -143,7 +151,7 @@ def upload(
     """
     from fhir_gym import worlds
 
-    credentials = access.credentials()
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
         report = worlds.upload(opened, server, add=add, headers=credentials.headers, ca=credentials.ca, progress=update)
     if as_json:
@@ -155,13 +163,15 @@ def upload(
 
 
 @app.command()
-@with_option_groups
 def compare(
-    *,
     world: WorldArgument,
     server: ServerArgument,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many differences; all are counted.")] = 100,
-    access: CredentialOptions,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a world with the resources of the same types on a FHIR server; exit with 1 if they differ.
@@ -172,7 +182,7 @@ def compare(
     """
     from fhir_gym import worlds
 
-    credentials = access.credentials()
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
         found = worlds.compare(
             opened, server, headers=credentials.headers, ca=credentials.ca, most=limit, progress=update
@@ -191,9 +201,7 @@ def compare(
 
 
 @app.command()
-@with_option_groups
 def restore(
-    *,
     world: WorldArgument,
     server: ServerArgument,
     from_world: Annotated[
@@ -212,7 +220,11 @@ def restore(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    access: CredentialOptions,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
@@ -224,15 +236,15 @@ def restore(
     """
     from fhir_gym import worlds
 
-    credentials = access.credentials()
-    authority: Any = {"headers": credentials.headers, "ca": credentials.ca}
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    access: Any = {"headers": credentials.headers, "ca": credentials.ca}
     with _opened(world) as opened:
         found = None
         if from_world:
             with progress(f"Comparing {opened.name}") as update:
-                found = worlds.compare(opened, server, progress=update, **authority)
+                found = worlds.compare(opened, server, progress=update, **access)
             _confirm_changes(found, yes)
-        report = worlds.restore(opened, server, comparison=found, force=force, **authority)
+        report = worlds.restore(opened, server, comparison=found, force=force, **access)
     if as_json:
         print_json(asdict(report))
         return
