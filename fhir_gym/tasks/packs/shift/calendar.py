@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -16,11 +16,11 @@ from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, Write
-from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+from fhir_gym.tasks.packs.shift.kind import R, RequestJudge
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
 from fhir_gym.types import Resource
 
-R = TypeVar("R", bound=Request)
+C = TypeVar("C", bound=ClinicScene)
 USUAL_MINUTES = 30
 """The usual length of an appointment."""
 
@@ -215,17 +215,18 @@ def _is_free(state: Resource | None) -> bool:
     return state is not None and state.get("resourceType") == "Slot" and state.get("status") == "free"
 
 
-class CalendarJudge(ABC, Generic[R]):
+class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
     """Judges requests against the calendars that the agent met.
 
     Args:
         requests: The requests.
         scene: The place.
         log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 
-    def __init__(self, requests: Sequence[R], scene: ClinicScene, log: EpisodeLog) -> None:
-        self.requests, self.scene, self.log = requests, scene, log
+    def __init__(self, requests: Sequence[R], scene: C, log: EpisodeLog, answers: Sequence[str]) -> None:
+        super().__init__(requests, scene, log, answers)
         self.slots = {slot.id: slot for slot in scene.slots}
         self._before: dict[int, Calendar] = {}
         self._bookings: dict[int, tuple[Resource, Booked]] = {}
@@ -233,14 +234,6 @@ class CalendarJudge(ABC, Generic[R]):
     @abstractmethod
     def claim(self, request: R) -> frozenset[str]:
         """Return the records that belong to a request."""
-
-    @abstractmethod
-    def judge_one(self, number: int, answer: str) -> Judgement:
-        """Judge the request with a number."""
-
-    def judge(self, answers: Sequence[str]) -> list[Judgement]:
-        """Judge all requests."""
-        return [self.judge_one(number, answer) for number, answer in enumerate(answers)]
 
     @cached_property
     def _writes(self) -> list[Write]:
@@ -259,9 +252,9 @@ class CalendarJudge(ABC, Generic[R]):
 
     def met(self, number: int) -> Calendar:
         """Return the calendar before the first write for a request."""
-        return self.before(self._first_write(number))
+        return self.before(self._first_write_for(number))
 
-    def _first_write(self, number: int) -> int:
+    def _first_write_for(self, number: int) -> int:
         """Return the number of the agent's first write for a request; if there is none, that of the report."""
         # A write that frees a slot may belong to another request, which gives the slot up.
         claimed = self.claimed[number]
@@ -298,7 +291,7 @@ class CalendarJudge(ABC, Generic[R]):
         states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self._writes if one.record in records and _is_free(one.after)}
-        first = self._first_write(number)
+        first = self._first_write_for(number)
         before = [one for one in self._writes if one.number < first]
         states |= {one.record: one.after for one in before if not one.by_agent}
         if self.log.is_live:

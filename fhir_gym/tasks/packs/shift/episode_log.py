@@ -208,6 +208,15 @@ class EpisodeLog:
         return {number: found[number] for number, done in effects if len(found.get(number, ())) == len(done) > 0}
 
     @cached_property
+    def created(self) -> dict[str, Resource]:
+        """The records that the agent wrote and that did not exist at the start, each as the agent last wrote it."""
+        return {
+            write.record: write.after
+            for write in self.writes_of_agent
+            if write.after is not None and self.at_start(write.record) is None
+        }
+
+    @cached_property
     def created_by_others(self) -> Mapping[str, Sequence[Write]]:
         """The records that other people than the agent have created, by the patients (``Patient/1``) they are about."""
         found: dict[str, list[Write]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
@@ -153,6 +153,58 @@ class ShiftSize:
 R = TypeVar("R", bound=Request)
 
 
+class RequestJudge(ABC, Generic[S, R]):
+    """Judges the requests of a kind against the states of the server that the agent met.
+
+    Args:
+        requests: The requests.
+        scene: The scene.
+        log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request, in lower case; empty for none.
+    """
+
+    def __init__(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> None:
+        self.requests, self.scene, self.log, self.answers = requests, scene, log, answers
+        self.base_url = log.end.base_url
+
+    def judge(self) -> list[Judgement]:
+        """Judge all requests."""
+        return [self.judge_one(number) for number in range(len(self.requests))]
+
+    @abstractmethod
+    def judge_one(self, number: int) -> Judgement:
+        """Judge the request with a number."""
+
+    def first_write(self, records: Collection[str]) -> int | None:
+        """Return the number of the agent's first write on some records; None if there is none."""
+        return min((write.number for write in self.log.writes_of_agent if write.record in records), default=None)
+
+    def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
+        """Return the judgement of a request for which the agent left no change, or only a harmful one.
+
+        Args:
+            number: The number of the request.
+            right: Whether the outcome is right, and the agent looked it up.
+            claimed: See `Judgement`.
+            harmed: See `Judgement`.
+        """
+        return Judgement.declined(self.requests[number], self.answers[number], right, claimed, harmed=harmed)
+
+    def done(self, number: int, problems: Sequence[Json], claimed: frozenset[str], expected: Json = None) -> Judgement:
+        """Return the judgement of a request for which the agent left changes.
+
+        Args:
+            number: The number of the request.
+            problems: What is wrong with the changes.
+            claimed: See `Judgement`.
+            expected: What would have been right, if it is more than the outcome of the request.
+        """
+        answer = self.answers[number]
+        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        right = not problems and answer == DONE
+        return Judgement(right, bool(problems), expected or self.requests[number].outcome, found, claimed)
+
+
 class AddRequest(Protocol):
     """Adds a request with an outcome, which may have to depend on an earlier one; returns whether there is one."""
 
@@ -172,6 +224,7 @@ class RequestKind(ABC, Generic[S, R]):
         value: An example of the value that answers a question (``7.4``). It is empty if the requests are no questions:
             then the outcome of a request that is not declined is ``done``.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
+        wordings: The texts of a request, with placeholders such as ``{ask.patient.given}``; see `text`.
         minutes: Minutes of work that a request usually needs in a live shift.
         has_policies: Whether the scenes have policies of their own, which may be amended during a live shift.
         is_sweep: Whether a request is about many records, and is judged by record.
@@ -181,6 +234,7 @@ class RequestKind(ABC, Generic[S, R]):
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
         status_updates: What colleagues update during a live shift, in records with the field `patient`.
+        judge_type: The class that judges the requests.
     """
 
     key: ClassVar[str]
@@ -188,6 +242,7 @@ class RequestKind(ABC, Generic[S, R]):
     codes: ClassVar[tuple[str, ...]]
     value: ClassVar[str] = ""
     rules: ClassVar[str]
+    wordings: ClassVar[tuple[str, str, str]]
     minutes: ClassVar[int] = 5
     has_policies: ClassVar[bool] = False
     is_sweep: ClassVar[bool] = False
@@ -196,6 +251,7 @@ class RequestKind(ABC, Generic[S, R]):
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     status_updates: ClassVar[StatusUpdates] = {}
+    judge_type: ClassVar[type[RequestJudge[Any, Any]]]
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> S:
@@ -274,7 +330,6 @@ class RequestKind(ABC, Generic[S, R]):
         """Return the values of the placeholders in `rules`."""
         return {}
 
-    @abstractmethod
     def text(self, ask: Any, wording: int) -> str:
         """Return a request in a person's words.
 
@@ -282,6 +337,7 @@ class RequestKind(ABC, Generic[S, R]):
             ask: What the request says.
             wording: Number of the wording, from 0 to 2.
         """
+        return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
     def solve(self, ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -302,16 +358,9 @@ class RequestKind(ABC, Generic[S, R]):
         """
         return []
 
-    @abstractmethod
     def judge(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> list[Judgement]:
-        """Judge the requests against the states of the server that the agent met.
-
-        Args:
-            requests: The requests.
-            scene: The scene.
-            log: What the agent wrote and looked up.
-            answers: The outcome that the agent reported for each request, in lower case; empty for none.
-        """
+        """Judge the requests; for the arguments, see `RequestJudge`."""
+        return self.judge_type(requests, scene, log, answers).judge()
 
     def right_end(self, request: R, scene: S) -> tuple[str, str] | None:
         """Return what is right for a request about a single patient: the outcome, and what is written, in any words.

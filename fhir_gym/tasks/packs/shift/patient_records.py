@@ -1,13 +1,18 @@
-"""The records of each patient, as the server returned them."""
+"""Reading records: the records of each patient, and what elements say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
+
+_KNOWN = 4_096
+"""Size limit of the cache of references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,11 @@ class Chart:
     def of(self, resource_type: str) -> Iterator[Resource]:
         """Yield the records of a type."""
         return (one for one in self.records if one.get("resourceType") == resource_type)
+
+    def with_records_at(self, log: EpisodeLog, records: Iterable[str], write: int) -> Chart:
+        """Return the chart with more records, such as ``Task/1``, as they were before a write."""
+        states = (log.before(record, write) for record in records)
+        return Chart(self.patient, (*self.records, *(state for state in states if state is not None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,28 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
     return Chart(person or {}, tuple(one for one in others if one is not None))
 
 
+def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) -> dict[str, str]:
+    """Return the records that the agent created for some patients, each with its patient.
+
+    Args:
+        log: What was written.
+        resource_type: The type of the records.
+        patients: References to the patients.
+    """
+    found: dict[str, str] = {}
+    for write in log.writes_of_agent:
+        if write.resource_type == resource_type and write.after is not None and write.record in log.created:
+            named = sorted(patient for patient in patients_of(write.after, log.end.base_url) if patient in patients)
+            if patient := next(iter(named), found.get(write.record, "")):
+                found[write.record] = patient
+    return found
+
+
+def other_values(record: Resource, **expected: str) -> Iterator[str]:
+    """Yield the elements of a record that have other values than expected, with their values."""
+    return (f"{name} {record.get(name)}" for name, value in expected.items() if record.get(name) != value)
+
+
 def broken(rules: Mapping[str, bool]) -> frozenset[str]:
     """Return the names of the rules that are false."""
     return frozenset(name for name, kept in rules.items() if not kept)
@@ -99,3 +131,25 @@ def moment_of(value: Json) -> str:
         return instant(parse_instant(str(value)))
     except (ValueError, OverflowError):
         return ""
+
+
+def target_of(value: Json, base_url: str = "") -> str:
+    """Return what a Reference points to (``Patient/1``); empty for another value."""
+    text = value.get("reference") if isinstance(value, dict) else None
+    return _parsed(text, base_url) if isinstance(text, str) else ""
+
+
+@lru_cache(_KNOWN)
+def _parsed(reference: str, base_url: str) -> str:
+    found = parse_reference(reference, base_url)
+    return "/".join(found) if found else ""
+
+
+def items(value: Json) -> list[Json]:
+    """Return a list as it is, and nothing for another value."""
+    return value if isinstance(value, list) else []
+
+
+def elements(value: Json) -> list[Resource]:
+    """Return the objects in a list."""
+    return [one for one in items(value) if isinstance(one, dict)]

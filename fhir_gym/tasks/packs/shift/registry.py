@@ -87,60 +87,16 @@ class Registered(Params):
     member: str = ""
 
 
-class Insurer(Params):
-    """An insurer.
+class Organization(Params):
+    """A place or an insurer.
 
     Attributes:
         id: Id of the Organization.
-        name: Name of the insurer.
+        name: Its name.
     """
 
     id: str
     name: str
-
-
-class Contract(Params):
-    """A contract of an insurer with a place.
-
-    Attributes:
-        id: Id of the OrganizationAffiliation.
-        place: Id of the place.
-        insurer: Id of the insurer.
-        active: Whether the record is in use.
-        start: First day.
-        end: Last day; empty if the contract has no end.
-    """
-
-    id: str
-    place: str
-    insurer: str
-    active: bool
-    start: str
-    end: str = ""
-
-
-class Insurance(Params):
-    """A coverage of a patient.
-
-    Attributes:
-        id: Id of the Coverage.
-        patient: Id of the patient.
-        subscriber: Id of the patient who is the subscriber.
-        insurer: Id of the insurer.
-        number: Number of the subscriber.
-        status: Status of the Coverage.
-        start: First day.
-        end: Last day; empty if the coverage has no end.
-    """
-
-    id: str
-    patient: str
-    subscriber: str
-    insurer: str
-    number: str
-    status: str
-    start: str
-    end: str = ""
 
 
 class RegistryScene(Params):
@@ -155,8 +111,8 @@ class RegistryScene(Params):
         families: The names and dates of birth from which people are drawn.
         people: The patients on file.
         insurers: The insurers.
-        contracts: The contracts.
-        insurances: The coverages.
+        contracts: The OrganizationAffiliations.
+        insurances: The Coverages.
     """
 
     today: str
@@ -166,9 +122,9 @@ class RegistryScene(Params):
     other_name: str
     families: tuple[Family, ...]
     people: tuple[Registered, ...]
-    insurers: tuple[Insurer, ...]
-    contracts: tuple[Contract, ...]
-    insurances: tuple[Insurance, ...]
+    insurers: tuple[Organization, ...]
+    contracts: tuple[Resource, ...]
+    insurances: tuple[Resource, ...]
 
 
 def draw_registry(
@@ -274,23 +230,23 @@ def _register(rng: random.Random, person: Person, group: Family) -> Registered:
     )
 
 
-def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Insurer, ...]:
+def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Organization, ...]:
     """Draw insurers; a number of them have unlike names, and half as many are branches with a longer name."""
     names: dict[str, None] = {}
     while len(names) < number:
         names[insurer_name(rng, world)] = None
     branches = [f"{name} of {rng.choice(_REGIONS)}" for name in rng.sample([*names], number // 2)]
     everyone = [*names, *branches]
-    return tuple(Insurer(id=ids.new("Organization"), name=name) for name in rng.sample(everyone, len(everyone)))
+    return tuple(Organization(id=ids.new("Organization"), name=name) for name in rng.sample(everyone, len(everyone)))
 
 
 def _draw_contracts(
-    rng: random.Random, ids: IdAllocator, today: date, places: Sequence[str], insurers: Sequence[Insurer]
-) -> Iterator[Contract]:
+    rng: random.Random, ids: IdAllocator, today: date, places: Sequence[str], insurers: Sequence[Organization]
+) -> Iterator[Resource]:
     for place, insurer in product(places, insurers):
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
             start, end = draw_period(rng, today)
-            yield Contract(
+            yield contract_resource(
                 id=ids.new("OrganizationAffiliation"),
                 place=place,
                 insurer=insurer.id,
@@ -306,14 +262,14 @@ def _draw_insurances(
     today: date,
     people: Sequence[Registered],
     grown: set[str],
-    insurers: Sequence[Insurer],
-) -> Iterator[Insurance]:
+    insurers: Sequence[Organization],
+) -> Iterator[Resource]:
     adults = [one.person.id for one in people if one.person.birth_date in grown]
     for one in people:
         is_grown, mine = one.person.birth_date in grown, rng.sample(insurers, 2)
         for _ in range(rng.choice((4, 5, 6) if is_grown else (0, 0, 1))):
             start, end = draw_period(rng, today)
-            yield Insurance(
+            yield insurance_resource(
                 id=ids.new("Coverage"),
                 patient=one.person.id,
                 subscriber=one.person.id if is_grown and rng.random() < 0.85 else rng.choice(adults),
@@ -339,19 +295,13 @@ def period_between(one: date, other: date) -> tuple[str, str]:
     return first.isoformat(), max(last, first + _SHORTEST).isoformat()
 
 
-def is_during(day: str, start: str, end: str) -> bool:
-    """Whether a period, which may have no end, contains a day."""
-    return start <= day and (not end or day <= end)
-
-
 def registry_resources(scene: RegistryScene) -> list[Resource]:
     """Build the resources of a place."""
     return [
         *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
         *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
         *map(registered_resource, scene.people),
-        *map(contract_resource, scene.contracts),
-        *map(insurance_resource, scene.insurances),
+        *({**record} for record in (*scene.contracts, *scene.insurances)),
     ]
 
 
@@ -383,29 +333,42 @@ def registered_resource(one: Registered) -> Resource:
     return {**head, **({"identifier": identifiers} if identifiers else {}), **rest, "active": one.active, "name": names}
 
 
-def contract_resource(one: Contract) -> Resource:
-    """Build the OrganizationAffiliation of a contract."""
+def contract_resource(*, id: str, place: str, insurer: str, active: bool, start: str, end: str) -> Resource:
+    """Build the OrganizationAffiliation of a contract of an insurer with a place; an empty end for no end."""
     return {
         "resourceType": "OrganizationAffiliation",
-        "id": one.id,
-        "active": one.active,
-        "period": _period(one.start, one.end),
-        "organization": reference("Organization", one.insurer),
-        "participatingOrganization": reference("Organization", one.place),
+        "id": id,
+        "active": active,
+        "period": _period(start, end),
+        "organization": reference("Organization", insurer),
+        "participatingOrganization": reference("Organization", place),
     }
 
 
-def insurance_resource(one: Insurance) -> Resource:
-    """Build the Coverage of a patient."""
+def insurance_resource(
+    *, id: str, patient: str, subscriber: str, insurer: str, number: str, status: str, start: str, end: str
+) -> Resource:
+    """Build the Coverage of a patient.
+
+    Args:
+        id: Id of the Coverage.
+        patient: Id of the patient.
+        subscriber: Id of the patient who is the subscriber.
+        insurer: Id of the insurer.
+        number: Number of the subscriber.
+        status: Status of the Coverage.
+        start: First day.
+        end: Last day; empty if the coverage has no end.
+    """
     return {
         "resourceType": "Coverage",
-        "id": one.id,
-        "status": one.status,
-        "subscriber": reference("Patient", one.subscriber),
-        "subscriberId": one.number,
-        "beneficiary": reference("Patient", one.patient),
-        "period": _period(one.start, one.end),
-        "payor": [reference("Organization", one.insurer)],
+        "id": id,
+        "status": status,
+        "subscriber": reference("Patient", subscriber),
+        "subscriberId": number,
+        "beneficiary": reference("Patient", patient),
+        "period": _period(start, end),
+        "payor": [reference("Organization", insurer)],
     }
 
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.tasks.grading import parse_reference
-from fhir_gym.tasks.packs.shift.kind import Judgement, R, RequestKind, S
+from fhir_gym.tasks.packs.shift.kind import Judgement, R, RequestJudge, RequestKind, S
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json
 
 _MOST_SHOWN = 12
 """Number of problems that a judgement shows."""
-_KNOWN = 4_096
-"""ShiftSize limit of the cache of references."""
 
 
 class SweepKind(RequestKind[S, R]):
@@ -85,18 +81,22 @@ def judge_sweep(
     )
 
 
-def record_name(record: Resource) -> str:
-    """Return the reference to a record (``Patient/1``)."""
-    return f"{record.get('resourceType')}/{record.get('id')}"
+class SweepJudge(RequestJudge[S, R]):
+    """Judges sweeps record by record."""
 
+    def sweep(
+        self, number: int, verdicts: Sequence[RecordVerdict], claimed: frozenset[str], looked: Callable[[], bool]
+    ) -> Judgement:
+        """Return the judgement of a sweep.
 
-def target_of(value: Json, base_url: str = "") -> str:
-    """Return what a Reference points to (``Patient/1``); empty for another value."""
-    text = value.get("reference") if isinstance(value, dict) else None
-    return _parsed(text, base_url) if isinstance(text, str) else ""
-
-
-@lru_cache(_KNOWN)
-def _parsed(reference: str, base_url: str) -> str:
-    found = parse_reference(reference, base_url)
-    return "/".join(found) if found else ""
+        Args:
+            number: The number of the request.
+            verdicts: The verdicts; none is due if there was nothing to do.
+            claimed: See `Judgement`.
+            looked: Whether the agent has looked up that there is nothing to do.
+        """
+        answer = self.answers[number]
+        if any(verdict.due for verdict in verdicts):
+            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
+        harmed = any(verdict.harmed for verdict in verdicts)
+        return self.declined(number, answer == NOTHING_TO_DO and looked(), claimed, harmed=harmed)

@@ -29,8 +29,8 @@ from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
 from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
-from fhir_gym.tasks.packs.shift.q3_registrations import kind as q3
-from fhir_gym.tasks.packs.shift.q4_orders import kind as q4
+from fhir_gym.tasks.packs.shift.q3_registrations import rules as q3
+from fhir_gym.tasks.packs.shift.q4_orders import rules as q4
 from fhir_gym.tasks.packs.shift.s1_absences import kind as s1
 from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
 from fhir_gym.tasks.packs.shift.s3_insurers import kind as s3
@@ -176,8 +176,8 @@ def _long_ago(moment: datetime) -> str:
 
 
 _NEVER, _LONG = 10**6, 60.0
-_POUNDS = patched((charts, "KG_PER_POUND", 1), (q4, "KG_PER_POUND", 1))
-_MOLES = patched((charts, "UMOL_PER_MG", 1), (q4, "UMOL_PER_MG", 1))
+_POUNDS = patched((charts, "KG_PER_POUND", 1))
+_MOLES = patched((charts, "UMOL_PER_MG", 1))
 _WISHES = {"first day": asked(first_day=""), "weekdays": asked(weekdays=()), "part of the day": asked(part="")}
 
 RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(

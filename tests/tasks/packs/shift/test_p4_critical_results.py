@@ -10,7 +10,8 @@ from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.p4_critical_results.rules import CriticalRequest, CriticalScene, results_due
+from fhir_gym.tasks.packs.shift.p4_critical_results.rules import CriticalRequest, results_due
+from fhir_gym.tasks.packs.shift.p4_critical_results.scene import CriticalScene, target_id
 from fhir_gym.types import Json
 from tests.tasks.packs.shift.critical_solver import FLAWS, plan_and_write_at_once, write_one_by_one
 from tests.tasks.packs.shift.playing import (
@@ -143,10 +144,11 @@ def test_existing_tasks_stay_as_they_are(hospital: World) -> None:
         scene = scene_of(episode)
         department = scene.department(requests_of(episode)[0].ask.department)
         results = {one.id for one in scene.results_of[department.id]}
-        old = next(one for one in scene.tasks if one.result in results and one.status == "cancelled")
+        focused = (one for one in scene.tasks if target_id(one["focus"]) in results)
+        old = next(one["id"] for one in focused if one["status"] == "cancelled")
 
         def reopened(action: Action) -> list[Action]:
-            patch = [Put(f"/Task/{old.id}", {"resourceType": "Task", "id": old.id, "status": "requested"})]
+            patch = [Put(f"/Task/{old}", {"resourceType": "Task", "id": old, "status": "requested"})]
             return [*patch, action] if action.kind == "FINISH" else [action]
 
         assert failed(play(episode, reopened)) == ["request A"]

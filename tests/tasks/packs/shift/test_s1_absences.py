@@ -10,7 +10,8 @@ from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.calendar import Calendar
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.s1_absences.rules import WAITING, AbsenceCalendar, AbsenceRequest, AbsenceScene
+from fhir_gym.tasks.packs.shift.s1_absences.rules import AbsenceCalendar, AbsenceRequest
+from fhir_gym.tasks.packs.shift.s1_absences.scene import WAITING, AbsenceScene
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.absence_solver import FLAWS, plan_and_patch, plan_and_write_at_once
 from tests.tasks.packs.shift.playing import (

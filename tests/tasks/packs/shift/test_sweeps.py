@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, target_of
+from fhir_gym.tasks.packs.shift.patient_records import target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
 from fhir_gym.types import Json
 
 RIGHT, LEFT = RecordVerdict("Slot/1"), RecordVerdict("Slot/2", "still free")

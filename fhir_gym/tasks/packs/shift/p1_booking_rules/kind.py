@@ -26,8 +26,7 @@ from fhir_gym.tasks.packs.shift.clinic import (
     draw_clinic,
     overlap,
 )
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -94,6 +93,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     """Book appointments within the limits of policies."""
 
     key = "P1"
+    judge_type = PolicyBookingJudge
     # Fewer at level 2 than of other kinds, so that one request after the other fits into 80 actions.
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
@@ -233,12 +233,6 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         if request.outcome not in (DONE, NO_FREE_TIME):
             return []
         return [*slots_within_limits(request.ask, request.patients[0], scene)]
-
-    @override
-    def judge(
-        self, requests: Sequence[BookingRequest], scene: PolicyClinicScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return PolicyBookingJudge(requests, scene, log).judge(answers)
 
 
 def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:

@@ -13,12 +13,11 @@ from typing_extensions import override
 from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, BookingRequest, coming
+from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, coming
 from fhir_gym.types import Resource
 
 FULFILLED, MISSED = "fulfilled", "noshow"
@@ -214,19 +213,8 @@ def slots_within_limits(ask: BookingContent, patient: str, scene: PolicyClinicSc
     yield from slots_that_would_fit(scene, patient, both, minutes, ask.wants, until=limits.last_day)
 
 
-class PolicyBookingJudge(BookingJudge):
-    """Judges bookings that policies limit.
-
-    Args:
-        requests: The requests.
-        scene: The place and the policies.
-        log: What the agent wrote and looked up.
-    """
-
-    def __init__(self, requests: Sequence[BookingRequest], scene: PolicyClinicScene, log: EpisodeLog) -> None:
-        super().__init__(requests, scene, log)
-        self._library = scene.library
-        self._scene_with_policies = scene
+class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
+    """Judges bookings that policies limit."""
 
     @override
     def best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
@@ -234,7 +222,7 @@ class PolicyBookingJudge(BookingJudge):
         if len(request.patients) != 1:
             return None
         ask, patient = request.ask, request.patients[0]
-        limits = limits_for(values_for(ask, self.scene, self._library), ask, patient, calendar)
+        limits = limits_for(values_for(ask, self.scene, self.scene.library), ask, patient, calendar)
         return decide(ask, patient, calendar, limits, is_booked=bool(coming(calendar, ask, patient)))[1]
 
     @override
@@ -247,13 +235,13 @@ class PolicyBookingJudge(BookingJudge):
         booked = coming(self.start, ask, patient)
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)
-        values = values_for(ask, self.scene, self._library)
+        values = values_for(ask, self.scene, self.scene.library)
         limits = limits_for(values, ask, patient, self.start)
         if not self._has_read(ask.service, limits.points if limits else {_MISSED}):
             return False
         if limits is None:
             return answer == NOT_ALLOWED and self._has_seen_missed(patient, int(values[_MISSED].split()[0]))
-        slots = [*slots_within_limits(ask, patient, self._scene_with_policies)]
+        slots = [*slots_within_limits(ask, patient, self.scene)]
         if not slots:  # after an amendment, the wishes may lie outside the limits, so there is nothing to look for
             return answer == NO_FREE_TIME and self.best(number, self.planned(number)) is None
         return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
@@ -261,7 +249,7 @@ class PolicyBookingJudge(BookingJudge):
     def _has_read(self, service: str, points: Collection[str]) -> bool:
         """Whether the agent has read the documents that settle some points for a service."""
         now = parse_instant(self.scene.now)
-        decisions = self._library.decisions(BOOKING.code, service_code(self.scene, service), now)
+        decisions = self.scene.library.decisions(BOOKING.code, service_code(self.scene, service), now)
         return self.log.has_seen([f"DocumentReference/{decisions[one].document}" for one in points])
 
     def _has_seen_missed(self, patient: str, count: int) -> bool:

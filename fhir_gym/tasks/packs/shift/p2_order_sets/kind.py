@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.actions import Action, Post
+from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import Concept, IdAllocator, codings, instant, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.charts import (
     CHART_UPDATES,
     CREATININE,
@@ -20,33 +20,36 @@ from fhir_gym.tasks.packs.shift.charts import (
     DECOYS,
     PREGNANT,
     WEIGHT,
-    Allergy,
     ChartSceneSampler,
-    Diagnosis,
     EarlierOrder,
-    OrdersScene,
-    Result,
     chart_resources,
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.engine.orders import (
+    DOSE_RULE,
+    ORDER_ELEMENTS,
+    ORDERS,
+    Decision,
+    OrderSampler,
+    deciding_codes,
+    decoy_charts,
+    read_chart,
+)
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
-from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS, ORDERS
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.p2_order_sets.judge import OrderSetJudge
 from fhir_gym.tasks.packs.shift.p2_order_sets.rules import (
     FORMULARY,
     ORDER_SETS,
     SETS,
     OrderSet,
     OrderSetContent,
+    OrderSetJudge,
     OrderSetRequest,
+    OrderSetRules,
     OrderSetScene,
-    SetCharts,
-    SetDecision,
     order_set_for,
     order_sets_of_the_day,
 )
@@ -68,14 +71,13 @@ from fhir_gym.tasks.packs.shift.policies import (
 )
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 
 _ORDERS, _OWN_ORDERS = "orders", "own orders"
 _OLD_WEIGHT, _RATHER_OLD = "old weight", 0.5
 """A cause for which a request is not allowed, and the probability that it is rather chosen than another one."""
 _SUBSTITUTE, _LEFT_OUT = "substitute", "test left out"
 _OBSTACLES = ("allergies", "pregnancy", "weight", "creatinine")
-_CODES = {one.code: one.name for one in FORMULARY.items}
 
 
 def _listed(item: Item) -> str:
@@ -90,6 +92,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     depending = (DONE, ALREADY_DONE)
+    judge_type = OrderSetJudge
     has_policies = True
     minutes = 7
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
@@ -99,6 +102,14 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     )
     requested_elements = ORDER_ELEMENTS
     status_updates = CHART_UPDATES
+    wordings = (
+        "{ask.department} would like the order set {ask.order_set} for {ask.patient.given} {ask.patient.family}, born "
+        "{ask.patient.birth_date}.",
+        "Please use the order set {ask.order_set} for {ask.patient.given} {ask.patient.family} (date of birth "
+        "{ask.patient.birth_date}), who is with {ask.department}.",
+        "{ask.department}, order set {ask.order_set}: {ask.patient.given} {ask.patient.family}, "
+        "{ask.patient.birth_date}.",
+    )
     rules = (
         "- An order set consists of one drug and some tests from this list:\n"
         "{items}\n"
@@ -152,8 +163,8 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[OrderSetRequest, ...] | None:
-        chooser = _Chooser(rng, scene)
-        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+        sampler = _RequestSampler(rng, scene)
+        return tuple(sampler.chosen) if self.add_requests(sampler.add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:
@@ -162,17 +173,6 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     @override
     def rule_values(self, scene: OrderSetScene) -> Mapping[str, str]:
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
-
-    @override
-    def text(self, ask: OrderSetContent, wording: int) -> str:
-        who = ask.patient
-        return (
-            f"{ask.department} would like the order set {ask.order_set} for {who.given} {who.family}, born "
-            f"{who.birth_date}.",
-            f"Please use the order set {ask.order_set} for {who.given} {who.family} (date of birth {who.birth_date}), "
-            f"who is with {ask.department}.",
-            f"{ask.department}, order set {ask.order_set}: {who.given} {who.family}, {who.birth_date}.",
-        )[wording]
 
     @override
     def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -185,8 +185,12 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         library: Library = known["library"]
         values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(given, now))
         order_set = OrderSet.of(values, ask.order_set)
-        chart = yield from _read_chart(patient, now)
-        decision = SetCharts(chart, chart.now).decide(ask.order_set, order_set, patient, chart.orders)
+        records: list[Resource] = []
+        for resource_type in ("AllergyIntolerance", "Condition", "Observation", *ORDERS):
+            query = {"patient": f"Patient/{patient}", "_count": "200", **deciding_codes(resource_type)}
+            records += yield from search_all(f"/{resource_type}", query)
+        chart = read_chart(records, FORMULARY, instant(now), patient)
+        decision = OrderSetRules(chart, chart.now).decide(ask.order_set, order_set, patient, chart.orders)
         for name, dose in decision.orders.items():
             item = FORMULARY.named(name)
             yield Post(f"/{item.resource_type}", order_resource(item, patient, chart.now[:10], dose))
@@ -199,29 +203,24 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         if len(request.patients) > 1:
             return []
         order_set = order_set_for(request.ask, scene, scene.library)
-        return SetCharts(scene, scene.now).missing_results(order_set, request.patients[0])
+        rules = OrderSetRules(scene, scene.now)
+        return rules.resources(rules.causes(order_set, request.patients[0], "", ()))
 
     @override
     def right_end(self, request: OrderSetRequest, scene: OrderSetScene) -> tuple[str, str] | None:
-        charts, ask, patient = SetCharts(scene, scene.now), request.ask, request.patients[0]
+        rules, ask, patient = OrderSetRules(scene, scene.now), request.ask, request.patients[0]
         orders = [one for one in scene.orders if one.patient == patient]
 
-        def decide(order_set: OrderSet) -> SetDecision:
-            return charts.decide(ask.order_set, order_set, patient, orders)
+        def decide(order_set: OrderSet) -> Decision:
+            return rules.decide(ask.order_set, order_set, patient, orders)
 
         if not all(decide(one).settled for one in order_sets_of_the_day(ask, scene)):
             return None
         decision = decide(order_set_for(ask, scene, scene.library))
         return decision.outcome, str(decision.orders)
 
-    @override
-    def judge(
-        self, requests: Sequence[OrderSetRequest], scene: OrderSetScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return OrderSetJudge(requests, scene, log).judge(answers)
 
-
-class _Chooser:
+class _RequestSampler(OrderSampler[OrderSetScene]):
     """Chooses requests one after the other.
 
     Args:
@@ -230,35 +229,29 @@ class _Chooser:
     """
 
     def __init__(self, rng: random.Random, scene: OrderSetScene) -> None:
-        self._rng, self._scene = rng, scene
+        super().__init__(scene)
         now = parse_instant(scene.now)
+        self._rng = rng
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
-        self._orders: dict[str, list[EarlierOrder]] = {}
         self._own_orders: dict[str, list[EarlierOrder]] = {}
-        self._decisions: dict[tuple[str, str, str, str], SetDecision] = {}
-        for order in scene.orders:
-            self._orders.setdefault(order.patient, []).append(order)
-        self._charts = {"": SetCharts(scene, scene.now)}
-        self._charts |= {one: SetCharts(scene.with_valid(one), scene.now) for one in DECOYS}
+        self._decisions: dict[tuple[str, str, str, str], Decision] = {}
+        self._rules = {"": OrderSetRules(scene, scene.now), **decoy_charts(OrderSetRules, scene)}
         self._sets: dict[tuple[str, str, str], OrderSet] = {}
-        self._ids: dict[Named, tuple[str, ...]] = {}
-        for one in scene.people:
-            self._ids[Named.of(one)] = (*self._ids.get(Named.of(one), ()), one.id)
-        self.found: list[OrderSetRequest] = []
+        self.chosen: list[OrderSetRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         rng = self._rng
-        used = [one.ask.patient for one in self.found]
-        names = [one for one in names_for(rng, self._scene.people, outcome) if (one in used) == depends]
+        used = [one.ask.patient for one in self.chosen]
+        names = [one for one in names_for(rng, self.scene.people, outcome) if (one in used) == depends]
         asks = [
             OrderSetContent(patient=name, order_set=order_set, department=department.display)
             for name in names
             for order_set in SETS
-            for department in self._scene.departments
+            for department in self.scene.departments
         ]
-        requests = [OrderSetRequest(ask=one, outcome=outcome, patients=self._ids.get(one.patient, ())) for one in asks]
+        requests = [OrderSetRequest(ask=one, outcome=outcome, patients=self.ids.get(one.patient, ())) for one in asks]
         for wanted in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
             fitting = [
                 one
@@ -268,8 +261,8 @@ class _Chooser:
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
                 if depends:  # the patient was drawn among all patients before
-                    drawn = drawn.model_copy(update=target_among(drawn.patients, self._scene.people))
-                self.found.append(drawn)
+                    drawn = drawn.model_copy(update=target_among(drawn.patients, self.scene.people))
+                self.chosen.append(drawn)
                 if len(drawn.patients) == 1:
                     self._order(drawn.ask, drawn.patients[0])
                 return True
@@ -277,11 +270,9 @@ class _Chooser:
 
     def _order(self, ask: OrderSetContent, patient: str) -> None:
         """Add the orders of a request."""
-        values = {"patient": patient, "status": "active", "intent": "order", "written": self._scene.now}
-        self._own_orders.setdefault(patient, []).extend(
-            EarlierOrder(id=f"new-{item}", item=item, dose=dose, **values)
-            for item, dose in self._decide(ask, patient).orders.items()
-        )
+        number = len(self.chosen)
+        orders = [self.new_order(number, patient, item) for item in self._decide(ask, patient).orders]
+        self._own_orders.setdefault(patient, []).extend(orders)
         self._decisions = {key: one for key, one in self._decisions.items() if key[0] != patient}
 
     def _wanted(self, outcome: str) -> Sequence[str]:
@@ -300,125 +291,49 @@ class _Chooser:
         if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
             return False
         if wanted in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
-            if wanted == _OLD_WEIGHT and not self._charts[""].has_weight(patient):
+            if wanted == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
                 return False
             wanted = "weight" if wanted == _OLD_WEIGHT else wanted
-            return [one.name for one in decision.obstacles] == [wanted]
+            return [one.name for one in decision.causes] == [wanted]
         if wanted == _SUBSTITUTE:
             return self._set_for(ask).substitute in decision.orders
         if wanted == _LEFT_OUT:
             return not {*self._set_for(ask).tests} <= {*decision.orders}
         if not wanted:
             return True
-        other = self._decide(ask, patient, wanted)
-        return (other.outcome, other.orders) != (decision.outcome, decision.orders)
+        return self._decide(ask, patient, wanted).result != decision.result
 
     def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""
         key = (ask.order_set, ask.department)
-        orders = (*self._orders.get(patient, ()), *self._own_orders.get(patient, ()))
+        orders = (*self.orders.get(patient, ()), *self._own_orders.get(patient, ()))
         if key not in self._of_the_day:
-            self._of_the_day[key] = order_sets_of_the_day(ask, self._scene)
+            self._of_the_day[key] = order_sets_of_the_day(ask, self.scene)
         sets = self._of_the_day[key]
-        return all(self._charts[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
+        return all(self._rules[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
 
-    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> SetDecision:
+    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> Decision:
         """Decide about a request like an agent that makes a mistake."""
         key = (patient, ask.order_set, ask.department, mistake)
         if key not in self._decisions:
             self._decisions[key] = self._decided(ask, patient, mistake)
         return self._decisions[key]
 
-    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> SetDecision:
-        orders: Iterable[EarlierOrder] = self._orders.get(patient, ())
+    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> Decision:
+        orders: Iterable[EarlierOrder] = self.orders.get(patient, ())
         if mistake != _OWN_ORDERS:
             orders = (*orders, *self._own_orders.get(patient, ()))
         if mistake == _ORDERS:
-            orders = (one.as_if_valid(self._scene.now) for one in orders)
-        charts = self._charts.get(mistake, self._charts[""])
+            orders = (one.as_if_valid(self.scene.now) for one in orders)
+        rules = self._rules.get(mistake, self._rules[""])
         order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
-        return charts.decide(ask.order_set, order_set, patient, orders)
+        return rules.decide(ask.order_set, order_set, patient, orders)
 
     def _set_for(self, ask: OrderSetContent, misread: str = "") -> OrderSet:
         key = (ask.order_set, ask.department, misread)
         if key not in self._sets:
-            self._sets[key] = order_set_for(ask, self._scene, self._libraries[misread])
+            self._sets[key] = order_set_for(ask, self.scene, self._libraries[misread])
         return self._sets[key]
-
-
-def _read_chart(patient: str, now: datetime) -> Generator[Action, Json, OrdersScene]:
-    """Read what matters of a patient's records."""
-    about = {"patient": f"Patient/{patient}", "_count": "200"}
-    allergies = yield from search_all("/AllergyIntolerance", about)
-    diagnoses = yield from search_all("/Condition", {**about, "code": PREGNANT.token})
-    codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
-    results = yield from search_all("/Observation", {**about, "code": codes})
-    orders: list[Resource] = []
-    for resource_type in ORDERS:
-        orders += yield from search_all(f"/{resource_type}", about)
-    return OrdersScene(
-        now=instant(now),
-        formulary=FORMULARY,
-        people=(),
-        allergies=tuple(_allergy(one, patient) for one in allergies if _coding(one["code"])["code"] in _CODES),
-        diagnoses=tuple(_diagnosis(one, patient) for one in diagnoses),
-        results=tuple(_result(one, patient) for one in results),
-        orders=tuple(one for order in orders if (one := _order(order, patient)).item),
-    )
-
-
-def _coding(concept: Json) -> Resource:
-    """Return the first coding of a CodeableConcept; an object with an empty code if there is none."""
-    return next(iter(codings(concept)), {"code": ""})
-
-
-def _allergy(one: Resource, patient: str) -> Allergy:
-    return Allergy(
-        id=one["id"],
-        patient=patient,
-        drug=_CODES[_coding(one["code"])["code"]],
-        type=one["type"],
-        clinical=_coding(one.get("clinicalStatus"))["code"],
-        verification=_coding(one["verificationStatus"])["code"],
-        recorded=one["recordedDate"],
-    )
-
-
-def _diagnosis(one: Resource, patient: str) -> Diagnosis:
-    return Diagnosis(
-        id=one["id"],
-        patient=patient,
-        concept=PREGNANT,
-        clinical=_coding(one.get("clinicalStatus"))["code"],
-        verification=_coding(one["verificationStatus"])["code"],
-        recorded=one["recordedDate"],
-    )
-
-
-def _result(one: Resource, patient: str) -> Result:
-    found = _coding(one["code"])
-    return Result(
-        id=one["id"],
-        patient=patient,
-        concept=Concept(system=found["system"], code=found["code"], display=found["display"]),
-        value=one["valueQuantity"]["value"],
-        unit=one["valueQuantity"]["code"],
-        status=one["status"],
-        taken=one["effectiveDateTime"],
-    )
-
-
-def _order(one: Resource, patient: str) -> EarlierOrder:
-    code = _coding(one.get("code") or one.get("medicationCodeableConcept"))["code"]
-    return EarlierOrder(
-        id=one["id"],
-        patient=patient,
-        item=_CODES.get(code, ""),
-        status=one["status"],
-        intent=one["intent"],
-        written=one["authoredOn"],
-        dose=0,
-    )
 
 
 class OrderSetsLevel1(StaticShift, requests=OrderSets(), level=1):

@@ -1,25 +1,27 @@
-"""Order sets that policies define: what is ordered together for a patient, and when it is not."""
+"""Order sets that policies define: what is ordered together for a patient, and when it is not; and the judgement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from math import floor
 from typing import Self
+
+from typing_extensions import override
 
 from fhir_gym.tasks.authoring import Concept, parse_instant
 from fhir_gym.tasks.packs.shift.charts import (
     CREATININE,
     CREATININE_MOLAR,
     OLDEST_DAYS,
-    VALID,
     WEIGHT,
     EarlierOrder,
     MissingResult,
     OrdersScene,
-    Result,
 )
+from fhir_gym.tasks.packs.shift.engine.orders import ORDERS, Cause, Charts, Decision, OrderJudge
 from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, LOINC, RXNORM, STEP, WEIGHT_MARGIN, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -27,7 +29,7 @@ from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.types import Resource
+from fhir_gym.types import Json
 
 SETS = ("Pneumonia", "Urinary tract infection", "Wound infection")
 """The names of the order sets."""
@@ -204,68 +206,10 @@ _FACTORS = (
 """Factors of weight and creatinine with which a dose must stay the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """A cause for declining a request.
+class OrderSetRules(Charts):
+    """What the rules say about order sets for patients."""
 
-    Attributes:
-        name: The cause.
-        points: The points of the policies that lead to it.
-        records: Groups of references. An agent knows the cause if it has seen a record of each group.
-        missing: Results that do not exist. If one of them existed, the cause would not apply.
-    """
-
-    name: str
-    points: tuple[str, ...] = ()
-    records: tuple[tuple[str, ...], ...] = ()
-    missing: tuple[MissingResult, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SetDecision:
-    """What the rules say about an order set for a patient.
-
-    Attributes:
-        outcome: The outcome.
-        orders: The dose of each drug or test that is ordered in milligrams; 0 for a test.
-        obstacles: The causes for declining the request; each of them suffices.
-        settled: Whether no value is close to a limit or a rounding step.
-    """
-
-    outcome: str
-    orders: Mapping[str, int] = field(default_factory=dict)
-    obstacles: tuple[Obstacle, ...] = ()
-    settled: bool = True
-
-
-class SetCharts:
-    """The records of patients without their orders, and what the rules say about order sets for them.
-
-    Args:
-        scene: The records.
-        now: Current time, an instant.
-    """
-
-    def __init__(self, scene: OrdersScene, now: str) -> None:
-        self._today, self._results = date.fromisoformat(now[:10]), scene.results
-        self._groups = {one.name: one.group for one in scene.formulary.drugs}
-        self._allergies: dict[tuple[str, str], list[str]] = {}
-        for allergy in scene.allergies:
-            if allergy.counts:
-                group = self._allergies.setdefault((allergy.patient, self._groups[allergy.drug]), [])
-                group.append(f"AllergyIntolerance/{allergy.id}")
-        self._pregnancies: dict[str, list[str]] = {}
-        for diagnosis in scene.diagnoses:
-            if diagnosis.is_pregnancy:
-                self._pregnancies.setdefault(diagnosis.patient, []).append(f"Condition/{diagnosis.id}")
-        self._latest: dict[tuple[str, str], Result] = {}
-        for one in scene.results:
-            if one.status in VALID:
-                key = one.patient, "weight" if one.concept.code == WEIGHT.code else "creatinine"
-                if key not in self._latest or one.taken >= self._latest[key].taken:
-                    self._latest[key] = one
-
-    def decide(self, name: str, order_set: OrderSet, patient: str, orders: Iterable[EarlierOrder]) -> SetDecision:
+    def decide(self, name: str, order_set: OrderSet, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
         """Decide about an order set for a patient.
 
         Args:
@@ -274,65 +218,49 @@ class SetCharts:
             patient: Id of the patient.
             orders: The orders before.
         """
-        mine = [one for one in orders if one.patient == patient and one.intent == "order"]
-        drug = order_set.drug
+        mine = [order for order in orders if order.patient == patient and order.intent == "order"]
+        drug, group = order_set.drug, self.groups[order_set.drug]
         points: tuple[str, ...] = (f"{name}: drug",)
-        allergies = self._allergies_to(drug, patient)
-        if allergies:
+        if allergies := self.allergies(patient, group):
             drug, points = order_set.substitute, (*points, f"{name}: substitute")
-            others = self._allergies_to(drug, patient)
-            if others:
-                return _declined(NOT_ALLOWED, [Obstacle("allergies", points, (allergies, others))])
-        group = self._groups[drug]
+            group = self.groups[drug]
+            if others := self.allergies(patient, group):
+                return Decision(NOT_ALLOWED, causes=(Cause("allergies", (allergies, others), points=points),))
         given = tuple(
-            f"MedicationRequest/{one.id}" for one in mine if one.status in GIVEN and self._groups.get(one.item) == group
+            f"MedicationRequest/{order.id}"
+            for order in mine
+            if order.status in GIVEN and self.groups.get(order.item) == group
         )
         if given:
-            return _declined(ALREADY_DONE, [Obstacle("given", points, (given,))])
-        obstacles = [*self._obstacles(order_set, patient, group, points)]
-        if obstacles:
-            return _declined(NOT_ALLOWED, obstacles)
-        kg, creatinine = (self._latest[patient, one].amount for one in ("weight", "creatinine"))
-        since = (self._today - timedelta(days=order_set.repeat_days)).isoformat()
-        recent = {one.item for one in mine if one.status in ORDERED and one.written[:10] >= since}
-        tests = {one: 0 for one in order_set.tests if one not in recent}
-        dose = order_set.settled_dose(kg, creatinine)
-        return SetDecision(DONE, {drug: order_set.dose(kg, creatinine), **tests}, settled=dose is not None)
+            return Decision(ALREADY_DONE, causes=(Cause("given", (given,), points=points),))
+        causes = tuple(self.causes(order_set, patient, group, points))
+        weight, creatinine = (self.latest(patient, name) for name in ("weight", "creatinine"))
+        if causes or weight is None or creatinine is None:
+            return Decision(NOT_ALLOWED, causes=causes)
+        since = (self.today - timedelta(days=order_set.repeat_days)).isoformat()
+        recent = {order.item for order in mine if order.status in ORDERED and order.written[:10] >= since}
+        tests = {test: 0 for test in order_set.tests if test not in recent}
+        amounts = weight.amount, creatinine.amount
+        settled = order_set.settled_dose(*amounts) is not None
+        return Decision(DONE, {drug: order_set.dose(*amounts), **tests}, settled=settled)
 
-    def _allergies_to(self, drug: str, patient: str) -> tuple[str, ...]:
-        """Return references to the patient's allergies to the class of a drug."""
-        return tuple(self._allergies.get((patient, self._groups[drug]), ()))
-
-    def _obstacles(self, order_set: OrderSet, patient: str, group: str, points: tuple[str, ...]) -> Iterator[Obstacle]:
+    def causes(self, order_set: OrderSet, patient: str, group: str, points: tuple[str, ...]) -> Iterator[Cause]:
         """Yield the causes for which a class of drugs is not given to a patient."""
-        pregnancies = tuple(self._pregnancies.get(patient, ()))
+        pregnancies = self.pregnancies(patient)
         if pregnancies and group in order_set.not_in_pregnancy:
-            yield Obstacle("pregnancy", (*points, "pregnancy"), (pregnancies,))
-        weight = self._latest.get((patient, "weight"))
-        first = self._today - timedelta(days=order_set.weight_days)
+            yield Cause("pregnancy", (pregnancies,), points=(*points, "pregnancy"))
+        weight = self.latest(patient, "weight")
+        first = self.today - timedelta(days=order_set.weight_days)
         if weight is None or date.fromisoformat(weight.taken[:10]) < first:
-            yield Obstacle("weight", ("weight",), missing=(_absent(patient, WEIGHT, first),))
-        if (patient, "creatinine") not in self._latest:
-            oldest = self._today - timedelta(days=OLDEST_DAYS)
-            both = (_absent(patient, one, oldest) for one in (CREATININE, CREATININE_MOLAR))
-            yield Obstacle("creatinine", missing=tuple(both))
-
-    def has_weight(self, patient: str) -> bool:
-        """Whether a patient has a valid weight, of whatever age."""
-        return (patient, "weight") in self._latest
-
-    def missing_results(self, order_set: OrderSet, patient: str) -> list[Resource]:
-        """Return the results that do not exist and that the order set needs."""
-        missing = (one for obstacle in self._obstacles(order_set, patient, "", ()) for one in obstacle.missing)
-        return [one.resource(self._results) for one in missing]
+            yield Cause("weight", missing=(_missing(patient, WEIGHT, first),), points=("weight",))
+        if self.latest(patient, "creatinine") is None:
+            oldest = self.today - timedelta(days=OLDEST_DAYS)
+            both = (_missing(patient, concept, oldest) for concept in (CREATININE, CREATININE_MOLAR))
+            yield Cause("creatinine", missing=tuple(both))
 
 
-def _absent(patient: str, concept: Concept, first: date) -> MissingResult:
+def _missing(patient: str, concept: Concept, first: date) -> MissingResult:
     return MissingResult(f"valid-{concept.code}-{patient}-{first}", patient, concept, first)
-
-
-def _declined(outcome: str, obstacles: Sequence[Obstacle]) -> SetDecision:
-    return SetDecision(outcome, obstacles=tuple(obstacles))
 
 
 def order_set_for(
@@ -363,3 +291,90 @@ def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]
     department = next(one.code for one in scene.departments if one.display == ask.department)
     decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))
     return [f"DocumentReference/{decisions[one].document}" for one in points]
+
+
+class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
+    """Judges the use of order sets against the orders that the agent met."""
+
+    @cached_property
+    def _rules(self) -> OrderSetRules:
+        return OrderSetRules(self.scene, self.scene.now)
+
+    @override
+    @cached_property
+    def claimed(self) -> list[frozenset[str]]:
+        """For each request, the new orders that belong to it.
+
+        Requests about the same patient that were answered as done take what they need, one after the other. What is
+        left belongs to the first request about the patient whose order set may contain it, or to the first at all.
+        """
+        claimed: list[frozenset[str]] = [frozenset() for _ in self.requests]
+        left = {record: self.reader.about(order) for record, order in self.reader.new.items()}
+        for number, request in enumerate(self.requests):
+            if len(request.patients) == 1 and self.answers[number] == DONE:
+                needed = {item: "" for item in self.decisions(number, claimed)[-1].orders}
+                for record, (patient, item) in left.items():
+                    if patient == request.patients[0] and needed.get(item) == "":
+                        needed[item] = record
+                claimed[number] = frozenset(filter(None, needed.values()))
+                left = {record: about for record, about in left.items() if record not in claimed[number]}
+        for record, (patient, item) in left.items():
+            numbers = [number for number, request in enumerate(self.requests) if patient in request.patients]
+            alike = [number for number in numbers if item in self._order_set(number).items] or numbers
+            for number in alike[:1]:
+                claimed[number] |= {record}
+        return claimed
+
+    def _order_set(self, number: int) -> OrderSet:
+        return order_set_for(self.requests[number].ask, self.scene, self.scene.library)
+
+    @override
+    def decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
+        request = self.requests[number]
+        return self._rules.decide(request.ask.order_set, self._order_set(number), request.patients[0], orders)
+
+    @cached_property
+    def _orders(self) -> dict[str, list[str]]:
+        """References to the orders of the scene by the id of the patient."""
+        found: dict[str, list[str]] = {}
+        for order in self.scene.orders:
+            found.setdefault(order.patient, []).append(f"{self._rules.items[order.item].resource_type}/{order.id}")
+        return found
+
+    @override
+    def orders_before(self, patient: str, write: int) -> Iterator[EarlierOrder]:
+        others = self.log.created_by_others.get(f"Patient/{patient}", ())
+        created = (one.record for one in others if one.number < write and one.resource_type in ORDERS)
+        for record in (*self._orders.get(patient, ()), *created):
+            state = self.log.before(record, write)
+            if state is not None:
+                yield self.reader.read(record, state)
+
+    @override
+    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
+        if not decisions:
+            return [f"left {', '.join(left)}"], None
+        possible = [(decision, [*self._problems(number, left, decision)]) for decision in decisions]
+        decision, problems = min(possible, key=lambda pair: len(pair[1]))
+        return problems, {DONE: dict(decision.orders)} if decision.orders else None
+
+    def _problems(self, number: int, left: Sequence[str], decision: Decision) -> Iterator[Json]:
+        """Yield what is wrong with the orders that the agent left for a request."""
+        if decision.outcome != DONE:
+            yield f"left {', '.join(left)}"
+            return
+        missing = dict(decision.orders)
+        for record in left:
+            order = self.log.at_end(record) or {}
+            item = self.reader.about(order)[1]
+            if item not in missing:
+                yield f"left {record}"
+                continue
+            dose = missing.pop(item)
+            yield from self.reader.problems(order, self.requests[number].patients[0], self._rules.items[item], dose)
+        for item in missing:
+            yield f"no order for {item}"
+
+    @override
+    def knows_policies(self, number: int, cause: Cause) -> bool:
+        return self.log.has_seen(decided_by(self.requests[number].ask, self.scene, cause.points))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from decimal import Decimal
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -13,37 +12,32 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.laboratory import parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.p4_critical_results.judge import CriticalJudge
 from fhir_gym.tasks.packs.shift.p4_critical_results.rules import (
     MISTAKES,
-    NOTICE,
-    ON_CALL,
     TIME_OF_SPECIMEN,
-    VOID,
     CriticalContent,
+    CriticalJudge,
     CriticalRequest,
-    CriticalScene,
-    Department,
-    Due,
-    age_on,
-    hospital_resources,
+    is_new_and_critical,
+    notice_of,
+    reported_by,
     results_due,
     supposed_results,
 )
-from fhir_gym.tasks.packs.shift.p4_critical_results.scene import draw_hospital
-from fhir_gym.tasks.packs.shift.p4_critical_results.tests import (
-    CHILD_AGE,
+from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
     CRITICAL,
-    MINUTES,
-    PRIORITY,
-    TEST_OF,
+    NOTICE,
+    ON_CALL,
+    VOID,
+    CriticalScene,
+    Department,
     conversions,
-    is_critical,
+    draw_hospital,
+    hospital_resources,
 )
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -55,11 +49,11 @@ _MISTAKES = 2
 _HOURS = (8, 12, 18, 24, 30, 36, 48, 60, 72)
 """How long before the present the new results may begin."""
 _FEWEST_RESULTS = 3
+"""Minimum number of new results."""
 _SEVERAL = 3
 """From this number of requests on, a request asks for fewer Tasks."""
 _MOST_DEPARTMENTS = 5
 """Most requests of one shift, because each is about another department."""
-"""Minimum number of new results."""
 
 
 class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
@@ -69,6 +63,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     title = "Critical results"
     has_policies = True
     minutes = 26
+    judge_type = CriticalJudge
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Task": (
@@ -179,32 +174,22 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {one["id"]: date.fromisoformat(one["birthDate"]) for one in found if one["resourceType"] == "Patient"}
         results = [parse_result(one) for one in found if one["resourceType"] == "Observation"]
-        critical = [one for one in results if _needs_task(one, ask.since, values, born[one.patient])]
+        critical = [one for one in results if is_new_and_critical(one, ask, values, born[one.patient])]
         if critical:
-            reported = yield from _reported(critical)
+            query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{one.id}" for one in critical)}
+            reported = reported_by((yield from search_all("/Task", {**query, "_count": "200"})))
             critical = [one for one in critical if one.id not in reported]
         if not critical:
             return NOTHING_TO_DO
         query = {"organization": organization, "role": ON_CALL.token, "active": "true", "_count": "200"}
-        duties = yield from search_all("/PractitionerRole", query)
+        roles = yield from search_all("/PractitionerRole", query)
         for one in critical:
-            owner = next(
-                duty["practitioner"]["reference"]
-                for duty in duties
-                if _moment(duty, "start") <= parse_instant(one.issued) < _moment(duty, "end")
-            )
-            yield Post("/Task", _task(one, owner, values))
+            yield Post("/Task", notice_of(one, roles, values))
         return DONE
 
     @override
     def counterfactuals(self, request: CriticalRequest, scene: CriticalScene) -> list[Resource]:
         return [*supposed_results(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-    @override
-    def judge(
-        self, requests: Sequence[CriticalRequest], scene: CriticalScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return CriticalJudge(requests, scene, log).judge(answers)
 
 
 def _possible(
@@ -240,7 +225,7 @@ def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistake
     return max(asks, key=changed)
 
 
-def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Due]]:
+def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Resource]]:
     """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
     now = parse_instant(scene.now)
     if mistake in MISREADINGS:
@@ -258,43 +243,6 @@ def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
     hospital = next(one for one in found if one["name"] == place)
     parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
     return {one["name"]: one for one in parts}
-
-
-def _needs_task(result: LabResult, since: str, values: Mapping[str, str], born: date) -> bool:
-    """Whether a result is new and critical."""
-    child = age_on(born, result.issued) < int(values[CHILD_AGE])
-    return (
-        result.code in TEST_OF
-        and result.status in VALID
-        and result.issued > since
-        and is_critical(values, result.code, Decimal(result.value), child)
-    )
-
-
-def _reported(results: Sequence[LabResult]) -> Generator[Action, Json, set[str]]:
-    """Return the ids of the results for which there is a Task."""
-    query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{one.id}" for one in results), "_count": "200"}
-    found = yield from search_all("/Task", query)
-    return {str(one["focus"]["reference"]).rpartition("/")[2] for one in found if one["status"] not in VOID}
-
-
-def _moment(duty: Resource, name: str) -> datetime:
-    return parse_instant(duty["period"][name])
-
-
-def _task(result: LabResult, owner: str, values: Mapping[str, str]) -> Resource:
-    end = instant(parse_instant(result.issued) + timedelta(minutes=int(values[MINUTES])))
-    return {
-        "resourceType": "Task",
-        "status": "requested",
-        "intent": "order",
-        "priority": values[PRIORITY],
-        "code": {"coding": [{"system": NOTICE.system, "code": NOTICE.code}]},
-        "focus": {"reference": f"Observation/{result.id}"},
-        "for": {"reference": f"Patient/{result.patient}"},
-        "owner": {"reference": owner},
-        "restriction": {"period": {"end": end}},
-    }
 
 
 class CriticalResultsLevel1(StaticShift, requests=CriticalResults(), level=1):

@@ -1,49 +1,38 @@
-"""Departments with patients, laboratory results, practitioners on call, and Tasks for critical results."""
+"""The rules for critical results: for which results a Task is due, and what it says; and the judgement of the Tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from typing import NamedTuple
 
-from fhir_gym.tasks import Params
-from fhir_gym.tasks.authoring import (
-    Concept,
-    Person,
-    instant,
-    parse_instant,
-    patient_resource,
-    practitioner_resource,
-    reference,
-)
+from typing_extensions import override
+
+from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.core.seeded_random import seeded_random
-from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
-from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, observation_of
-from fhir_gym.tasks.packs.shift.p4_critical_results.tests import (
+from fhir_gym.tasks.grading import has_coding, same_moment
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
+from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult
+from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
     CHILD_AGE,
     CRITICAL,
     CRITICAL_TESTS,
     MINUTES,
+    NOTICE,
     PRIORITY,
     TEST_OF,
+    VOID,
+    CriticalScene,
+    StayResult,
     is_critical,
+    result_of_stay,
+    target_id,
 )
-from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
+from fhir_gym.tasks.packs.shift.patient_records import moment_of, name_of, other_values
+from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepJudge
 from fhir_gym.types import Json, Resource
-
-NOTICE = Concept(system="http://example.org/task-codes", code="critical-result", display="Critical result")
-ON_CALL = Concept(system="http://example.org/roles", code="on-call", display="On call")
-_ATTENDING = Concept(system="http://example.org/roles", code="attending", display="Attending")
-_FOLLOW_UP = Concept(system="http://example.org/task-codes", code="repeat-test", display="Repeat of a test")
-_INPATIENT = {
-    "system": "http://terminology.hl7.org/CodeSystem/v3-ActCode",
-    "code": "IMP",
-    "display": "inpatient encounter",
-}
-VOID = ("cancelled", "rejected", "failed", "entered-in-error")
-"""Statuses of Tasks that do not count."""
 
 STATUS_IGNORED = "status ignored"
 UNITS_IGNORED = "units ignored"
@@ -52,151 +41,6 @@ TASKS_IGNORED = "existing Tasks ignored"
 TIME_OF_SPECIMEN = "time of the specimen"
 MISTAKES = (STATUS_IGNORED, UNITS_IGNORED, AGE_IGNORED, TASKS_IGNORED, TIME_OF_SPECIMEN)
 """Mistakes that change which results need a Task."""
-
-
-class Department(Params):
-    """A department.
-
-    Attributes:
-        id: Id of the Organization.
-        service: What the department is for; policies name it so.
-    """
-
-    id: str
-    service: Concept
-
-
-class Duty(Params):
-    """A role of a practitioner in a department for some time.
-
-    Attributes:
-        id: Id of the PractitionerRole.
-        department: Id of the department.
-        practitioner: Id of the practitioner.
-        on_call: Whether the practitioner is on call.
-        active: Whether the role is active.
-        start: Start, an instant.
-        end: End, an instant.
-    """
-
-    id: str
-    department: str
-    practitioner: str
-    on_call: bool
-    active: bool
-    start: str
-    end: str
-
-
-class Stay(Params):
-    """The stay of a patient in a department.
-
-    Attributes:
-        id: Id of the Encounter.
-        department: Id of the department.
-        patient: Id of the patient.
-        start: Start, an instant.
-    """
-
-    id: str
-    department: str
-    patient: str
-    start: str
-
-
-class StayResult(LabResult):
-    """A result of a stay.
-
-    Attributes:
-        stay: Id of the Encounter.
-    """
-
-    stay: str
-
-
-class ResultTask(Params):
-    """A Task about a result.
-
-    Attributes:
-        id: Id of the Task.
-        result: Id of the Observation.
-        critical: Whether the Task has the code for critical results.
-        status: Status of the Task.
-        owner: Id of the practitioner.
-    """
-
-    id: str
-    result: str
-    critical: bool
-    status: str
-    owner: str
-
-
-class Due(NamedTuple):
-    """What the Task for a critical result says.
-
-    Attributes:
-        owner: Id of the practitioner on call.
-        priority: Priority of the Task.
-        end: When the Task is due, an instant.
-    """
-
-    owner: str
-    priority: str
-    end: str
-
-
-class CriticalScene(Params):
-    """The records of a hospital.
-
-    Attributes:
-        now: Current time, an instant.
-        place: Id of the Organization.
-        name: Name of the hospital.
-        departments: The departments.
-        practitioners: The practitioners of all departments.
-        duties: The roles of the practitioners.
-        people: The patients.
-        stays: The stays.
-        results: The results of all stays.
-        tasks: The Tasks about results.
-        library: The policies.
-        tasks_due: Minimum and maximum number of Tasks that all requests together ask for.
-    """
-
-    now: str
-    place: str
-    name: str
-    departments: tuple[Department, ...]
-    practitioners: tuple[Person, ...]
-    duties: tuple[Duty, ...]
-    people: tuple[Person, ...]
-    stays: tuple[Stay, ...]
-    results: tuple[StayResult, ...]
-    tasks: tuple[ResultTask, ...]
-    library: Library
-    tasks_due: tuple[int, int]
-
-    def department(self, service: str) -> Department:
-        """Return the department with the display of its service."""
-        return next(one for one in self.departments if one.service.display == service)
-
-    @cached_property
-    def results_of(self) -> dict[str, list[StayResult]]:
-        """The results by the id of the department."""
-        departments = {one.id: one.department for one in self.stays}
-        found: dict[str, list[StayResult]] = {one.id: [] for one in self.departments}
-        for one in self.results:
-            found[departments[one.stay]].append(one)
-        return found
-
-    def on_call(self, department: str, moment: str) -> str:
-        """Return the id of the practitioner who is on call at a moment."""
-        return next(
-            one.practitioner
-            for one in self.duties
-            if one.department == department and one.on_call and one.active and one.start <= moment < one.end
-        )
 
 
 class CriticalContent(RequestContent):
@@ -219,8 +63,8 @@ class CriticalRequest(Request):
 
 def results_due(
     scene: CriticalScene, ask: CriticalContent, now: datetime, library: Library | None = None, mistake: str = ""
-) -> dict[str, Due]:
-    """Return what the Tasks of a request say, by the ids of the results.
+) -> dict[str, Resource]:
+    """Return the Tasks of a request, by the ids of the results.
 
     Args:
         scene: The hospital.
@@ -231,111 +75,80 @@ def results_due(
     """
     department = scene.department(ask.department)
     values = (library or scene.library).values(CRITICAL.code, department.service.code, now)
-    born = {one.id: date.fromisoformat(one.birth_date) for one in scene.people}
-    reported = {one.result for one in scene.tasks if one.critical and one.status not in VOID}
-    found: dict[str, Due] = {}
-    for one in scene.results_of[department.id]:
-        if (
-            (one.taken if mistake == TIME_OF_SPECIMEN else one.issued) <= ask.since
-            or (one.status not in VALID and mistake != STATUS_IGNORED)
-            or (one.id in reported and mistake != TASKS_IGNORED)
-        ):
-            continue
-        child = age_on(born[one.patient], one.issued) < int(values[CHILD_AGE])
-        code = (
-            CRITICAL_TESTS[TEST_OF[one.code]].test.main.code if mistake == UNITS_IGNORED and is_other(one) else one.code
-        )
-        if is_critical(values, code, Decimal(one.value), child and mistake != AGE_IGNORED):
-            end = instant(parse_instant(one.issued) + timedelta(minutes=int(values[MINUTES])))
-            found[one.id] = Due(scene.on_call(department.id, one.issued), values[PRIORITY], end)
-    return found
+    reported = set() if mistake == TASKS_IGNORED else reported_by(scene.tasks)
+    return {
+        result.id: notice_of(result, scene.roles_on_call[department.id], values)
+        for result in scene.results_of[department.id]
+        if result.id not in reported and is_new_and_critical(result, ask, values, scene.born[result.patient], mistake)
+    }
 
 
-def is_other(result: LabResult) -> bool:
-    """Whether a result has the other unit of its test."""
-    return result.code == CRITICAL_TESTS[TEST_OF[result.code]].test.other.code
+def is_new_and_critical(
+    result: LabResult, ask: CriticalContent, values: Mapping[str, str], born: date, mistake: str = ""
+) -> bool:
+    """Whether a result is new and critical.
+
+    Args:
+        result: The result.
+        ask: The request.
+        values: The valid values of the policies.
+        born: Date of birth of the patient.
+        mistake: One of `MISTAKES`, or an empty text.
+    """
+    code = result.code
+    if (
+        code not in TEST_OF
+        or (result.taken if mistake == TIME_OF_SPECIMEN else result.issued) <= ask.since
+        or (result.status not in VALID and mistake != STATUS_IGNORED)
+    ):
+        return False
+    test = CRITICAL_TESTS[TEST_OF[code]].test
+    if mistake == UNITS_IGNORED and code == test.other.code:
+        code = test.main.code
+    child = mistake != AGE_IGNORED and age_on(born, result.issued) < int(values[CHILD_AGE])
+    return is_critical(values, code, Decimal(result.value), child)
+
+
+def reported_by(tasks: Iterable[Resource]) -> set[str]:
+    """Return the ids of the results for which there is a Task that counts."""
+    return {
+        target_id(task["focus"])
+        for task in tasks
+        if task["status"] not in VOID and has_coding(task["code"], NOTICE.system, NOTICE.code)
+    }
+
+
+def notice_of(result: LabResult, roles: Iterable[Resource], values: Mapping[str, str]) -> Resource:
+    """Return the Task for a critical result.
+
+    Args:
+        result: The result.
+        roles: The active roles of the practitioners on call in the department.
+        values: The valid values of the policies.
+    """
+    owner = next(
+        role["practitioner"]["reference"]
+        for role in roles
+        if moment_of(role["period"]["start"]) <= result.issued < moment_of(role["period"]["end"])
+    )
+    end = instant(parse_instant(result.issued) + timedelta(minutes=int(values[MINUTES])))
+    return {
+        "resourceType": "Task",
+        "status": "requested",
+        "intent": "order",
+        "priority": values[PRIORITY],
+        "code": {"coding": [{"system": NOTICE.system, "code": NOTICE.code}]},
+        "focus": {"reference": f"Observation/{result.id}"},
+        "for": {"reference": f"Patient/{result.patient}"},
+        "owner": {"reference": owner},
+        "restriction": {"period": {"end": end}},
+    }
 
 
 def age_on(born: date, moment: str) -> int:
     """Return the age in years on the day of a moment."""
     day = date.fromisoformat(moment[:10])
     return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
-
-
-def hospital_resources(scene: CriticalScene) -> list[Resource]:
-    """Build the resources of a hospital."""
-    results = {one.id: one for one in scene.results}
-    found: list[Resource] = [
-        {"resourceType": "Organization", "id": scene.place, "active": True, "name": scene.name},
-        *(_department(one, scene.place) for one in scene.departments),
-        *map(practitioner_resource, scene.practitioners),
-        *map(_role, scene.duties),
-        *map(patient_resource, scene.people),
-        *map(_encounter, scene.stays),
-        *map(result_of_stay, scene.results),
-        *(_task(one, results[one.result]) for one in scene.tasks),
-    ]
-    return [*found, *policy_resources(scene.library, (CRITICAL,))]
-
-
-def _department(one: Department, place: str) -> Resource:
-    return {
-        "resourceType": "Organization",
-        "id": one.id,
-        "active": True,
-        "type": [one.service.concept],
-        "name": one.service.display,
-        "partOf": reference("Organization", place),
-    }
-
-
-def _role(one: Duty) -> Resource:
-    return {
-        "resourceType": "PractitionerRole",
-        "id": one.id,
-        "active": one.active,
-        "period": {"start": one.start, "end": one.end},
-        "practitioner": reference("Practitioner", one.practitioner),
-        "organization": reference("Organization", one.department),
-        "code": [(ON_CALL if one.on_call else _ATTENDING).concept],
-    }
-
-
-def _encounter(one: Stay) -> Resource:
-    return {
-        "resourceType": "Encounter",
-        "id": one.id,
-        "status": "in-progress",
-        "class": {**_INPATIENT},
-        "subject": reference("Patient", one.patient),
-        "period": {"start": one.start},
-        "serviceProvider": reference("Organization", one.department),
-    }
-
-
-def result_of_stay(one: StayResult) -> Resource:
-    """Build the Observation of a result."""
-    observation = observation_of(one, CRITICAL_TESTS[TEST_OF[one.code]].analytes[one.code])
-    found: dict[str, Json] = {}
-    for name, value in observation.items():
-        found[name] = value
-        if name == "subject":
-            found["encounter"] = reference("Encounter", one.stay)
-    return found
-
-
-def _task(task: ResultTask, result: StayResult) -> Resource:
-    return {
-        "resourceType": "Task",
-        "id": task.id,
-        "status": task.status,
-        "intent": "order",
-        "code": (NOTICE if task.critical else _FOLLOW_UP).concept,
-        "focus": reference("Observation", result.id),
-        "for": reference("Patient", result.patient),
-        "authoredOn": result.issued,
-        "owner": reference("Practitioner", task.owner),
-    }
 
 
 def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
@@ -351,10 +164,109 @@ def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator
     ]
     models = [one for one in critical if one.taken <= ask.since] or critical
     for stay in scene.stays:
-        if stay.department == department.id:
-            rng, names = seeded_random("critical", stay.id, ask), {"id": f"supposed-{stay.id}", "stay": stay.id}
+        if target_id(stay["serviceProvider"]) == department.id:
+            id = stay["id"]
+            rng, names = seeded_random("critical", id, ask), {"id": f"supposed-{id}", "stay": id}
             model = rng.choice(models or new or scene.results)
             if not models:
                 code = CRITICAL_TESTS["potassium"].test.main.code
                 names |= {"code": code, "value": f"9.{rng.randrange(10)}", "status": "final"}
-            yield result_of_stay(model.model_copy(update={**names, "patient": stay.patient}))
+            yield result_of_stay(model.model_copy(update={**names, "patient": target_id(stay["subject"])}))
+
+
+class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
+    """Judges the Tasks that an agent creates for critical results."""
+
+    @cached_property
+    def _now(self) -> datetime:
+        return parse_instant(self.scene.now)
+
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        ask = self.requests[number].ask
+        results = self.scene.results_of[self.scene.department(ask.department).id]
+        ids = {result.id for result in results}
+        mine = {task: result for task, result in self._new_tasks.items() if result in ids}
+        old = {name_of(task) for task in self.scene.tasks if target_id(task["focus"]) in ids}
+        due = results_due(self.scene, ask, self._now)
+        due = {id: task for id, task in due.items() if not self._reported_by_others(id)}
+        verdicts = [self._verdict(result, due[result.id], mine) for result in results if result.id in due]
+        verdicts += [
+            RecordVerdict(task, "not asked for", harmed=True, due=False)
+            for task, result in sorted(mine.items())
+            if result not in due
+        ]
+        verdicts += [
+            RecordVerdict(task, "changed", harmed=task in self.log.changed, due=False)
+            for task in sorted(old & self.log.touched)
+        ]
+        return self.sweep(number, verdicts, frozenset({*mine, *old}), lambda: not verdicts and self._has_looked(number))
+
+    def _has_looked(self, number: int) -> bool:
+        """Whether the agent looked at the results of all patients, and at the policies that decide."""
+        request = self.requests[number]
+        department = self.scene.department(request.ask.department).service.code
+        decisions = self.scene.library.decisions(CRITICAL.code, department, self._now).values()
+        documents = {f"DocumentReference/{decision.document}" for decision in decisions}
+        supposed = supposed_results(request, self.scene)
+        return all(map(self.log.lookups_of, supposed)) and self.log.has_seen(sorted(documents))
+
+    @cached_property
+    def _new_tasks(self) -> Mapping[str, str]:
+        """The ids of the results by the references to the Tasks that the agent created and left."""
+        old = {name_of(task) for task in self.scene.tasks}
+        written = {write.record for write in self.log.writes_of_agent if write.resource_type == "Task"}
+        found: dict[str, str] = {}
+        for record in sorted(written - old):
+            states = [self.log.at_end(record), *(write.after for write in self.log.writes_on(record))]
+            about = next((result for state in states if state for result in self._results_of(state)), "")
+            if about:
+                found[record] = about
+        return found
+
+    def _results_of(self, task: Resource) -> Iterator[str]:
+        """Yield the id of the result that a Task is about."""
+        focus = self.log.end.refers(task.get("focus"))
+        if focus and focus.startswith("Observation/"):
+            yield focus.removeprefix("Observation/")
+
+    def _reported_by_others(self, result: str) -> bool:
+        """Whether another person created a Task for a result before the agent did."""
+        mine = {record for record, about in self._new_tasks.items() if about == result}
+        return any(
+            write.resource_type == "Task"
+            and write.after is not None
+            and write.after.get("status") not in VOID
+            and has_coding(write.after.get("code"), NOTICE.system, NOTICE.code)
+            and result in self._results_of(write.after)
+            for write in self.log.writes[: self.first_write(mine)]
+            if not write.by_agent
+        )
+
+    def _verdict(self, result: StayResult, expected: Resource, mine: Mapping[str, str]) -> RecordVerdict:
+        """Judge the Tasks for a critical result."""
+        tasks = [task for task, about in mine.items() if about == result.id]
+        left = [state for task in tasks if (state := self.log.at_end(task)) is not None]
+        record = f"Observation/{result.id}"
+        if not left:
+            return RecordVerdict(record, "no Task")
+        problems: list[Json] = [] if len(left) == 1 else [f"{len(left)} Tasks"]
+        for task in left:
+            problems += self._wrong_elements(task, expected, result.stay)
+        return RecordVerdict(record, problems or None, harmed=bool(problems))
+
+    def _wrong_elements(self, task: Resource, expected: Resource, stay: str) -> Iterator[str]:
+        """Yield what is wrong in a Task."""
+        yield from other_values(task, **{name: expected[name] for name in ("status", "intent", "priority")})
+        if not has_coding(task.get("code"), NOTICE.system, NOTICE.code):
+            yield "code"
+        references = {name: expected[name]["reference"] for name in ("focus", "for", "owner")}
+        if "encounter" in task:
+            references["encounter"] = f"Encounter/{stay}"
+        for name, record in references.items():
+            if self.log.end.refers(task.get(name)) != record:
+                yield f"{name} {self.log.end.refers(task.get(name))}"
+        restriction, end = task.get("restriction"), expected["restriction"]["period"]["end"]
+        period = restriction.get("period") if isinstance(restriction, dict) else None
+        if not isinstance(period, dict) or not same_moment(period.get("end"), end) or "start" in period:
+            yield "restriction.period"

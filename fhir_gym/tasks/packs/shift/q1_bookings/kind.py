@@ -13,8 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
@@ -44,6 +43,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
 
     key = "Q1"
     title = "Requests for appointments"
+    judge_type = BookingJudge
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
     depending = (DONE, NO_FREE_TIME)
     minutes = 6
@@ -150,12 +150,6 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
         return [*fitting_slots(request, scene)] if len(request.patients) == 1 else []
-
-    @override
-    def judge(
-        self, requests: Sequence[BookingRequest], scene: ClinicScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return BookingJudge(requests, scene, log).judge(answers)
 
 
 def _draw_request(

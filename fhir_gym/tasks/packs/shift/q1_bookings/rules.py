@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Generic
 
 from typing_extensions import override
 
 from fhir_gym.tasks.grading import same_moment
-from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, CalendarJudge, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, C, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, ClinicScene, ClinicSlot, Practitioner
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -94,7 +95,7 @@ def fitting_slots(request: BookingRequest, scene: ClinicScene) -> Iterator[Resou
     yield from slots_that_would_fit(scene, request.patients[0], ask, max(ask.minutes, USUAL_MINUTES), ask.wants)
 
 
-class BookingJudge(CalendarJudge[BookingRequest]):
+class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
     """Judges bookings against the calendars that the agent met."""
 
     @override
@@ -106,16 +107,14 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         return frozenset({one.record for one in new} | slots)
 
     @override
-    def judge_one(self, number: int, answer: str) -> Judgement:
+    def judge_one(self, number: int) -> Judgement:
         request, claimed = self.requests[number], self.claimed[number]
         left = claimed & self.log.changed
         if not left:
-            return Judgement.declined(request, answer, self.rightly_declined(number, answer), claimed)
-        wanted = [self.best(number, one) for one in (self.met(number), self.planned(number))]
-        problems = self._problems(request, left, wanted)
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
-        expected = next((f"{DONE}, in Slot/{one.id}" for one in wanted if one), request.outcome)
-        return Judgement(not problems and answer == DONE, bool(problems), expected, found, claimed)
+            return self.declined(number, self.rightly_declined(number, self.answers[number]), claimed)
+        slots = [self.best(number, calendar) for calendar in (self.met(number), self.planned(number))]
+        expected = next((f"{DONE}, in Slot/{slot.id}" for slot in slots if slot), None)
+        return self.done(number, self._problems(request, left, slots), claimed, expected)
 
     def _problems(
         self, request: BookingRequest, left: frozenset[str], wanted: Sequence[ClinicSlot | None]

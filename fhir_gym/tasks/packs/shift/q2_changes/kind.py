@@ -15,8 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, parse_instant, reference
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, patients_called, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -54,6 +53,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
 
     key = "Q2"
     title = "Changes of appointments"
+    judge_type = ChangeJudge
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_TO_DO, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     depending = (DONE, NO_FREE_TIME)
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 4), 2: (10, 12)})
@@ -205,12 +205,6 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         if not request.visit:
             return [*missing_visit(request, scene)]
         return [*slots_for_move(request, scene)] if request.ask.change == "move" else []
-
-    @override
-    def judge(
-        self, requests: Sequence[ChangeRequest], scene: ClinicScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return ChangeJudge(requests, scene, log).judge(answers)
 
 
 def _draw_request(

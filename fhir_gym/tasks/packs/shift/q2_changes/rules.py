@@ -130,7 +130,7 @@ def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resou
     yield from slots_that_would_fit(scene, visit.patient, limits, minutes, _same(visit), moving=visit.id)
 
 
-class ChangeJudge(CalendarJudge[ChangeRequest]):
+class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
     """Judges changes of appointments against the calendars that the agent met."""
 
     def _visit(self, request: ChangeRequest) -> Visit | None:
@@ -146,16 +146,14 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         return frozenset({f"Appointment/{visit.id}"} | {f"Slot/{id}" for id in slots})
 
     @override
-    def judge_one(self, number: int, answer: str) -> Judgement:
+    def judge_one(self, number: int) -> Judgement:
         request, claimed = self.requests[number], self.claimed[number]
         visit = self._visit(request)
         if visit is None or f"Appointment/{visit.id}" not in self.log.changed:
-            right, harmed = self._declined(number, answer), self._slot_is_wrong(visit)
-            return Judgement.declined(request, answer, right, claimed & self.log.changed, harmed=harmed)
+            right, harmed = self._declined(number), self._slot_is_wrong(visit)
+            return self.declined(number, right, claimed & self.log.changed, harmed=harmed)
         calendars = [self.met(number), self.planned(number)]
-        problems = [*self._problems(request.ask, visit, calendars)]
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
-        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
+        return self.done(number, [*self._problems(request.ask, visit, calendars)], claimed)
 
     def _problems(self, ask: ChangeContent, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
         """Yield what is wrong with an appointment that the agent changed."""
@@ -210,9 +208,9 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         others = (one for id, one in booked.items() if id != visit.id and one.status in OCCUPIED)
         return any(slot.id == visit.slot.id for one in others for slot in one.slots)
 
-    def _declined(self, number: int, answer: str) -> bool:
+    def _declined(self, number: int) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
-        request = self.requests[number]
+        request, answer = self.requests[number], self.answers[number]
         found = patient_not_found(request, self.scene.people, self.log, answer)
         if found is not None:
             return found

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+from typing_extensions import override
+
+from fhir_gym.tasks.authoring import concept_texts
 from fhir_gym.tasks.core.seeded_random import seeded_random
-from fhir_gym.tasks.grading import is_within, parse_reference, plain
-from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
+from fhir_gym.tasks.grading import is_within, parse_reference, phone_numbers, plain, same_moment, same_telephone
+from fhir_gym.tasks.packs.shift.episode_log import Write
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent, RequestJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.registry import (
-    CARD,
-    Contract,
-    Insurance,
-    RegistryScene,
-    contract_resource,
-    insurance_resource,
-    is_during,
-    registered_resource,
-    registry_resources,
-)
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
+from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource, registry_resources
 from fhir_gym.types import Json, Resource
+
+_ALIKE = 3
+"""Number of details, of five, that a new Patient shares at least with the request to which it belongs."""
+_RELATIONSHIPS = {
+    "own": ("self", "onself"),
+    "parent": (*("child", "natural child", "nchild", "dependent", "daughter", "dauc", "dau", "son", "sonc", "other"),),
+}
+"""Codes and texts that ``Coverage.relationship`` may have."""
 
 
 class RegistrationContent(RequestContent):
@@ -79,12 +83,14 @@ class Decision:
         outcome: The outcome.
         people: Ids of the Patients who are the person, or the parent.
         parent: Id of the only parent; empty if there is none.
+        insurer: Id of the insurer; empty if there is none.
         coverage: The parent's Coverage, which the new one follows; None if there is none.
     """
 
     outcome: str
     people: tuple[str, ...] = ()
     parent: str = ""
+    insurer: str = ""
     coverage: Resource | None = None
 
 
@@ -93,46 +99,61 @@ class Registry:
     """The patients, coverages and contracts of a place at one moment.
 
     Attributes:
-        scene: The place.
+        place: Id of the place.
+        today: The present day.
         base_url: Base URL of the server.
         names: Ids of the Patients in use by their names, current and former, and dates of birth.
         cards: Ids of the Patients in use by their health card numbers.
         coverages: The Coverages by the ids of their beneficiaries.
+        organizations: Ids of the Organizations by their names.
+        accepted: Ids of the insurers that the place accepts.
     """
 
-    scene: RegistryScene
+    place: str
+    today: str
     base_url: str = ""
     names: dict[Named, list[str]] = field(default_factory=dict)
     cards: dict[str, list[str]] = field(default_factory=dict)
     coverages: dict[str, list[Resource]] = field(default_factory=dict)
+    organizations: dict[str, str] = field(default_factory=dict)
+    accepted: set[str] = field(default_factory=set)
 
     @classmethod
     def at_start(cls, scene: RegistryScene, base_url: str = "") -> Registry:
         """Return the registry at the start of the episode."""
-        registry = cls(scene, base_url)
-        for one in registry_resources(scene):
-            registry.add(one)
-        return registry
+        return cls(scene.place, scene.today, base_url).adding(registry_resources(scene))
 
-    def copy(self) -> Registry:
-        """Return a copy to which records can be added."""
+    def adding(self, records: Iterable[Resource]) -> Registry:
+        """Return a copy with more records."""
         names = {key: [*ids] for key, ids in self.names.items()}
         cards = {key: [*ids] for key, ids in self.cards.items()}
         coverages = {key: [*records] for key, records in self.coverages.items()}
-        return Registry(self.scene, self.base_url, names, cards, coverages)
+        copy = replace(self, names=names, cards=cards, coverages=coverages)
+        copy.organizations, copy.accepted = {**self.organizations}, {*self.accepted}
+        copy.add_all(records)
+        return copy
+
+    def add_all(self, records: Iterable[Resource]) -> None:
+        """Add records."""
+        for record in records:
+            self.add(record)
 
     def add(self, record: Resource) -> None:
-        """Add a Patient or a Coverage."""
+        """Add a record."""
         id = str(record.get("id"))
-        if record.get("resourceType") == "Patient" and record.get("active") is not False:
-            for name in people_in(record):
-                self.names.setdefault(name, []).append(id)
-            for card in cards_of(record):
-                self.cards.setdefault(card, []).append(id)
-        elif record.get("resourceType") == "Coverage":
-            found = parse_reference(record.get("beneficiary"), self.base_url)
-            if found:
-                self.coverages.setdefault(found[1], []).append(record)
+        match record.get("resourceType"):
+            case "Patient" if record.get("active") is not False:
+                for name in people_in(record):
+                    self.names.setdefault(name, []).append(id)
+                for card in cards_of(record):
+                    self.cards.setdefault(card, []).append(id)
+            case "Coverage" if beneficiary := self._id(record.get("beneficiary")):
+                self.coverages.setdefault(beneficiary, []).append(record)
+            case "Organization":
+                self.organizations[record["name"]] = id
+            case "OrganizationAffiliation" if record["active"] and _includes(record, self.today):
+                if self._id(record["participatingOrganization"]) == self.place:
+                    self.accepted.add(self._id(record["organization"]))
 
     def on_file(self, ask: RegistrationContent) -> tuple[str, ...]:
         """Return the ids of the Patients who are the person of a request."""
@@ -142,10 +163,6 @@ class Registry:
     def parents(self, ask: RegistrationContent) -> tuple[str, ...]:
         """Return the ids of the Patients who are the parent of a request."""
         return tuple(dict.fromkeys(self.names.get(ask.parent, []))) if ask.parent else ()
-
-    def accepts(self, insurer: str) -> bool:
-        """Whether the place accepts an insurer."""
-        return any(one.active and _is_in_force(one, self.scene.today) for one in contracts_of(self.scene, insurer))
 
     def insurances(self, patient: str, insurer: str | None = None) -> list[Resource]:
         """Return the Coverages through which a patient's children can be insured.
@@ -164,30 +181,32 @@ class Registry:
         return min(last, key=lambda one: str(one["id"]), default=None)
 
     def _covers(self, coverage: Resource, patient: str, insurer: str | None) -> bool:
-        payors = [self._refers(one) for one in items(coverage.get("payor"))]
         return (
             coverage.get("status") == "active"
-            and self._refers(coverage.get("subscriber")) == f"Patient/{patient}"
-            and (insurer is None or f"Organization/{insurer}" in payors)
-            and is_within(f"{self.scene.today}T12:00:00Z", coverage.get("period") or {})
+            and self._id(coverage.get("subscriber")) == patient
+            and (insurer is None or insurer in map(self._id, items(coverage.get("payor"))))
+            and _includes(coverage, self.today)
         )
 
-    def _refers(self, value: Json) -> str:
-        return "/".join(parse_reference(value, self.base_url) or ())
+    def _id(self, value: Json) -> str:
+        """Return the id to which a Reference points; empty for another value."""
+        found = parse_reference(value, self.base_url)
+        return found[1] if found else ""
 
 
-def contracts_of(scene: RegistryScene, insurer: str) -> list[Contract]:
+def _includes(record: Resource, day: str) -> bool:
+    """Whether the period of a record includes a day."""
+    return is_within(f"{day}T12:00:00Z", record.get("period") or {})
+
+
+def contracts_of(scene: RegistryScene, insurer: str) -> list[Resource]:
     """Return the contracts of the place with an insurer."""
-    return [one for one in scene.contracts if (one.place, one.insurer) == (scene.place, insurer)]
-
-
-def _is_in_force(one: Contract, today: str) -> bool:
-    return one.start <= today and (not one.end or one.end >= today)
-
-
-def insurer_id(scene: RegistryScene, name: str) -> str:
-    """Return the id of an insurer; empty for no name."""
-    return next((one.id for one in scene.insurers if one.name == name), "")
+    parties = f"Organization/{scene.place}", f"Organization/{insurer}"
+    return [
+        contract
+        for contract in scene.contracts
+        if (target_of(contract["participatingOrganization"]), target_of(contract["organization"])) == parties
+    ]
 
 
 def decide(registry: Registry, ask: RegistrationContent) -> Decision:
@@ -198,49 +217,45 @@ def decide(registry: Registry, ask: RegistrationContent) -> Decision:
     parents = registry.parents(ask)
     if ask.parent and len(parents) != 1:
         return Decision(SEVERAL_PATIENTS if parents else NO_SUCH_PATIENT, parents)
-    parent, insurer = parents[0] if parents else "", insurer_id(registry.scene, ask.insurer)
+    parent, insurer = parents[0] if parents else "", registry.organizations.get(ask.insurer, "")
     coverage = registry.insurance(parent, insurer) if parent else None
-    if insurer and (not registry.accepts(insurer) or (ask.parent and coverage is None)):
+    if ask.insurer and (insurer not in registry.accepted or (ask.parent and coverage is None)):
         return Decision(NOT_ALLOWED, parent=parent)
-    return Decision(DONE, parent=parent, coverage=coverage)
+    return Decision(DONE, parent=parent, insurer=insurer, coverage=coverage)
 
 
-def registered(ask: RegistrationContent, decision: Decision, scene: RegistryScene, patient: str) -> list[Resource]:
-    """Return the records that a request asks for.
+def new_patient(ask: RegistrationContent) -> Resource:
+    """Return the Patient of a request."""
+    card: Resource = {"identifier": [{"system": CARD, "value": ask.card}]} if ask.card else {}
+    return {
+        "resourceType": "Patient",
+        **card,
+        "name": [{"family": ask.person.family, "given": [ask.person.given]}],
+        "telecom": [{"system": "phone", "value": ask.phone}],
+        "gender": ask.gender,
+        "birthDate": ask.person.birth_date,
+    }
+
+
+def new_coverage(ask: RegistrationContent, decision: Decision, patient: str, today: str) -> Resource:
+    """Return the Coverage of a request.
 
     Args:
         ask: The request.
         decision: What the rules decide.
-        scene: The place.
-        patient: Id of the new Patient; the Coverage has the same id.
+        patient: Id of the new Patient.
+        today: The present day.
     """
-    who = ask.person
-    card: Resource = {"identifier": [{"system": CARD, "value": ask.card}]} if ask.card else {}
-    found: list[Resource] = [
-        {
-            "resourceType": "Patient",
-            "id": patient,
-            **card,
-            "name": [{"family": who.family, "given": [who.given]}],
-            "telecom": [{"system": "phone", "value": ask.phone}],
-            "gender": ask.gender,
-            "birthDate": who.birth_date,
-        }
-    ]
-    if ask.insurer:
-        number, until = insurance_terms(ask, decision)
-        insurance = Insurance(
-            id=patient,
-            patient=patient,
-            subscriber=decision.parent or patient,
-            insurer=insurer_id(scene, ask.insurer),
-            number=number,
-            status="active",
-            start=scene.today,
-            end=until,
-        )
-        found.append(insurance_resource(insurance))
-    return found
+    number, until = insurance_terms(ask, decision)
+    return {
+        "resourceType": "Coverage",
+        "status": "active",
+        "subscriber": {"reference": f"Patient/{decision.parent or patient}"},
+        "beneficiary": {"reference": f"Patient/{patient}"},
+        "payor": [{"reference": f"Organization/{decision.insurer}"}],
+        "subscriberId": number,
+        "period": {"start": today, "end": until} if until else {"start": today},
+    }
 
 
 def insurance_terms(ask: RegistrationContent, decision: Decision) -> tuple[str, str]:
@@ -262,21 +277,32 @@ def absent_parent(request: RegistrationRequest, scene: RegistryScene) -> Resourc
 
 def missing_contract(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the contract that the place would have if it accepted the insurer."""
-    valid = [one for one in scene.contracts if one.active and is_during(scene.today, one.start, one.end)]
+    valid = [contract for contract in scene.contracts if contract["active"] and _includes(contract, scene.today)]
     model = seeded_random("contract", request.ask).choice(valid or scene.contracts)
-    names = {"id": _slug("contract", request.ask), "place": scene.place, "insurer": request.insurer}
-    period = {} if valid else {"start": scene.today, "end": ""}
-    return contract_resource(model.model_copy(update={**names, "active": True, **period}))
+    return {
+        **model,
+        "id": _slug("contract", request.ask),
+        "active": True,
+        "period": model["period"] if valid else {"start": scene.today},
+        "organization": {"reference": f"Organization/{request.insurer}"},
+        "participatingOrganization": {"reference": f"Organization/{scene.place}"},
+    }
 
 
 def missing_insurance(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the Coverage that the parent would have if the child could be insured through the parent."""
-    (parent,) = request.parents
-    valid = [one for one in scene.insurances if one.status == "active" and is_during(scene.today, one.start, one.end)]
+    parent = {"reference": f"Patient/{request.parents[0]}"}
+    valid = [one for one in scene.insurances if one["status"] == "active" and _includes(one, scene.today)]
     model = seeded_random("insurance", request.ask).choice(valid or scene.insurances)
-    names = {"patient": parent, "subscriber": parent, "insurer": request.insurer, "status": "active"}
-    period = {} if valid else {"start": scene.today, "end": ""}
-    return insurance_resource(model.model_copy(update={**names, **period, "id": _slug("insurance", request.ask)}))
+    return {
+        **model,
+        "id": _slug("insurance", request.ask),
+        "status": "active",
+        "subscriber": parent,
+        "beneficiary": parent,
+        "period": model["period"] if valid else {"start": scene.today},
+        "payor": [{"reference": f"Organization/{request.insurer}"}],
+    }
 
 
 def _slug(word: str, ask: RegistrationContent) -> str:
@@ -306,11 +332,184 @@ def bound_of(coverage: Resource, name: str) -> str:
     return str(period.get(name) or "") if isinstance(period, dict) else ""
 
 
-def items(value: Json) -> list[Json]:
-    """Return a list as it is, and nothing for another value."""
-    return value if isinstance(value, list) else []
+class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
+    """Judges registrations."""
+
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        request, claimed = self.requests[number], self._claimed[number]
+        left = claimed & self.log.changed
+        if not left:
+            return self.declined(number, self._declined(number), claimed)
+        decisions = [decide(registry, request.ask) for registry in (self._met(number), self._planned(number))]
+        possible = [decision for decision in decisions if decision.outcome == DONE]
+        return self.done(number, self._problems(request.ask, possible, left), claimed)
+
+    @cached_property
+    def _new(self) -> list[Write]:
+        """The latest write of each new record, with the record as the agent last left it."""
+        writes = {one.record: one for one in self.log.writes_of_agent}
+        old = self.log.end.before
+        return [one for one in writes.values() if old.read(one.resource_type, one.id) is None]
+
+    @cached_property
+    def _claimed(self) -> list[frozenset[str]]:
+        """For each request, the records that belong to it."""
+        owners: dict[str, int] = {}
+        for number, request in reversed([*enumerate(self.requests)]):
+            owners |= {f"Patient/{id}": number for id in request.on_file if f"Patient/{id}" in self.log.changed}
+        for one in self._new:
+            number = self._most_like(one.after or one.before or {}) if one.resource_type == "Patient" else -1
+            if number >= 0:
+                owners[one.record] = number
+        for one in self._new:
+            beneficiary = self.log.end.refers((one.after or one.before or {}).get("beneficiary"))
+            if one.resource_type == "Coverage" and beneficiary in owners:
+                owners[one.record] = owners[beneficiary]
+        return [
+            frozenset(record for record, owner in owners.items() if owner == number)
+            for number in range(len(self.requests))
+        ]
+
+    def _most_like(self, patient: Resource) -> int:
+        """Return the number of the request that a new Patient resembles most; -1 if it resembles none."""
+        alike = [_details_in_common(one.ask, patient) for one in self.requests]
+        return alike.index(max(alike)) if max(alike) >= _ALIKE else -1
+
+    def _met(self, number: int) -> Registry:
+        """Return the registry before the first write for a request."""
+        first = self.first_write(self._claimed[number]) or 0
+        mine = {one.record for one in self._new}
+        states = {one.record: one.after for one in self.log.writes[:first] if one.record in mine}
+        return self._with(states.values())
+
+    def _planned(self, number: int) -> Registry:
+        """Return the registry after the requests with earlier letters, as the agent has left them."""
+        earlier = {one for claimed in self._claimed[:number] for one in claimed}
+        return self._with(one.after for one in self._new if one.record in earlier)
+
+    @cached_property
+    def _start(self) -> Registry:
+        """The registry at the start of the episode."""
+        return Registry.at_start(self.scene, self.base_url)
+
+    def _with(self, states: Iterable[Resource | None]) -> Registry:
+        """Return the registry at the start with more records."""
+        patients_and_coverages = (
+            one for one in states if one is not None and one.get("resourceType") in ("Patient", "Coverage")
+        )
+        return self._start.adding(patients_and_coverages)
+
+    def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
+        """Describe what is wrong with the records that the agent left for a request."""
+        made = [one for one in self._new if one.record in left]
+        patients = [one.after for one in made if one.resource_type == "Patient" and one.after]
+        coverages = [one.after for one in made if one.resource_type == "Coverage" and one.after]
+        wanted = bool(ask.insurer)
+        if not decisions or len(patients) != 1 or len(coverages) > wanted or len(left) > len(patients + coverages):
+            return [f"left {one}" for one in sorted(left)]
+        problems: list[Json] = [*_wrong_details(ask, patients[0])]
+        if wanted and not coverages:
+            problems.append("no Coverage")
+        for coverage in coverages:
+            possible = [[*self._wrong_terms(ask, one, coverage)] for one in decisions]
+            fewest: list[str] = min(possible, key=len)
+            problems += fewest
+        return problems
+
+    def _wrong_terms(self, ask: RegistrationContent, decision: Decision, coverage: Resource) -> Iterator[str]:
+        """Yield what is wrong with a new Coverage whose beneficiary is right."""
+        refers, (number, until) = self.log.end.refers, insurance_terms(ask, decision)
+        beneficiary = refers(coverage.get("beneficiary"))
+        subscriber = f"Patient/{decision.parent}" if decision.parent else beneficiary
+        if coverage.get("status") != "active":
+            yield f"status {coverage.get('status')}"
+        for name in ("subscriber", "policyHolder"):
+            if (name in coverage or name == "subscriber") and refers(coverage.get(name)) != subscriber:
+                yield f"{name} {coverage.get(name)}"
+        if coverage.get("subscriberId") != number:
+            yield f"subscriberId {coverage.get('subscriberId')}"
+        payors = [refers(one) for one in items(coverage.get("payor"))]
+        insurer = next(one.id for one in self.scene.insurers if one.name == ask.insurer)
+        if payors != [f"Organization/{insurer}"]:
+            yield f"payor {payors}"
+        period = coverage.get("period")
+        period = period if isinstance(period, dict) else {}
+        start, end = period.get("start"), period.get("end")
+        if not same_moment(start, self.scene.today) or not (same_moment(end, until) if until else end is None):
+            yield f"period {period}"
+        said = {one.casefold() for one in _labels(coverage.get("relationship"))}
+        if not said <= {*_RELATIONSHIPS["parent" if decision.parent else "own"]}:
+            yield f"relationship {sorted(said)}"
+
+    def _declined(self, number: int) -> bool:
+        """Whether a request was rightly declined, after the agent had looked."""
+        request, answer = self.requests[number], self.answers[number]
+        decision = decide(self._planned(number), request.ask)
+        if answer == DONE or answer != decision.outcome:
+            return False
+        known = [self._knows(id) for id in decision.people]
+        if answer in (ALREADY_DONE, SEVERAL_PATIENTS):
+            return any(known) if answer == ALREADY_DONE else all(known)
+        if answer == NO_SUCH_PATIENT:
+            return bool(self.log.lookups_of(absent_parent(request, self.scene)))
+        return answer == NOT_ALLOWED and (self._saw_no_contract(request) or self._saw_no_insurance(request, decision))
+
+    def _knows(self, patient: str) -> bool:
+        """Whether the agent has made or seen a Patient."""
+        record = f"Patient/{patient}"
+        return any(one.record == record for one in self._new) or self.log.has_seen([record])
+
+    def _saw_no_contract(self, request: RegistrationRequest) -> bool:
+        """Whether the place does not accept the insurer, and the agent has looked that up."""
+        contracts = [*map(name_of, contracts_of(self.scene, request.insurer))]
+        looked = bool(self.log.lookups_of(missing_contract(request, self.scene)))
+        return not request.accepted and (looked or bool(contracts and self.log.has_seen(contracts)))
+
+    def _saw_no_insurance(self, request: RegistrationRequest, decision: Decision) -> bool:
+        """Whether the child cannot be insured through the parent, and the agent has looked that up."""
+        if decision.coverage is not None or not decision.parent:
+            return False
+        if decision.parent not in request.parents:
+            return True  # the agent itself has registered the parent
+        own = [
+            name_of(coverage)
+            for coverage in self.scene.insurances
+            if target_of(coverage["beneficiary"]) == f"Patient/{decision.parent}"
+            and target_of(coverage["payor"][0]) == f"Organization/{request.insurer}"
+        ]
+        looked = bool(self.log.lookups_of(missing_insurance(request, self.scene)))
+        return looked or bool(own and self.log.has_seen(own))
 
 
-def elements(value: Json) -> list[Resource]:
-    """Return the objects in a list."""
-    return [one for one in items(value) if isinstance(one, dict)]
+def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
+    """Return how many of five details a new Patient shares with a request."""
+    who, people = ask.person, [*people_in(patient)]
+    return (
+        any(one.given == who.given for one in people)
+        + any(one.family == who.family for one in people)
+        + (patient.get("birthDate") == who.birth_date)
+        + (bool(ask.card) and ask.card in cards_of(patient))
+        + any(same_telephone(one, ask.phone) for one in phone_numbers(patient))
+    )
+
+
+def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
+    """Yield what is wrong with a new Patient."""
+    names = elements(patient.get("name"))
+    if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):
+        yield f"name {patient.get('name')}, birthDate {patient.get('birthDate')}"
+    if patient.get("gender") != ask.gender:
+        yield f"gender {patient.get('gender')}"
+    if cards_of(patient) != ([ask.card] if ask.card else []):
+        yield f"health card numbers {cards_of(patient)}"
+    phones = phone_numbers(patient)
+    if not phones or not all(same_telephone(one, ask.phone) for one in phones):
+        yield f"phones {phones}"
+
+
+def _labels(concept: Json) -> Iterator[str]:
+    """Yield the codes and texts of a CodeableConcept."""
+    yield from map(plain, concept_texts(concept))
+    if isinstance(concept, dict):
+        yield from (str(one.get("code")) for one in elements(concept.get("coding")))

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.actions import Action, Post
+from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, codings, instant
+from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.charts import (
     CHART_UPDATES,
     CREATININE,
     CREATININE_MOLAR,
     DECOYS,
     PREGNANT,
-    VALID,
     WEIGHT,
     ChartSceneSampler,
-    EarlierOrder,
     OrdersScene,
     chart_resources,
     order_resource,
 )
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.engine.orders import (
+    DOSE_RULE,
+    NEW,
+    ORDER_ELEMENTS,
+    Decision,
+    OrderSampler,
+    deciding_codes,
+    decoy_charts,
+    read_chart,
+)
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
-from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
-from fhir_gym.tasks.packs.shift.order_reader import DOSE_RULE, ORDER_ELEMENTS
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.lookups import patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
@@ -45,21 +51,20 @@ from fhir_gym.tasks.packs.shift.patients import (
 from fhir_gym.tasks.packs.shift.q4_orders.rules import (
     CAUSES,
     DUPLICATE_DAYS,
-    Charts,
-    Decision,
     OrderContent,
-    OrderJudge,
     OrderRequest,
+    OrderRules,
+    SingleOrderJudge,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 
 _DRUGS = 0.65
 """Probability that a request is for a drug if both drugs and tests qualify."""
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
 _CREATININE, _OLD_ORDERS, _ORDERS, _OWN_ORDERS = "creatinine", "old orders", "orders", "own orders"
-_NO_LIMIT, _NEW = 1e9, "new-"
+_NO_LIMIT = 1e9
 _LIMITED = MappingProxyType({DONE: 2, NOT_ALLOWED: 4.5})
 """By outcome: the probability that rather a limit of the creatinine or of the age of orders decides than another rule,
 times the number of requests."""
@@ -72,6 +77,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     title = "Orders of drugs and tests"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     depending = (ALREADY_DONE, NOT_ALLOWED)
+    judge_type = SingleOrderJudge
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 13)})
     resource_types = (
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),
@@ -82,6 +88,11 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         **CHART_UPDATES,
         "orders": ("status", {"active": "completed", "on-hold": "active"}),
     }
+    wordings = (
+        "Please order {ask.item} for {ask.patient.given} {ask.patient.family}, born {ask.patient.birth_date}.",
+        "{ask.patient.given} {ask.patient.family} (date of birth {ask.patient.birth_date}) needs {ask.item}.",
+        "For {ask.patient.given} {ask.patient.family}, {ask.patient.birth_date}: {ask.item}.",
+    )
     rules = (
         "- These drugs and tests can be ordered. The list gives the code, the class and the dose of a drug, and what "
         "depends on the creatinine or on a pregnancy:\n"
@@ -128,13 +139,13 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[OrderRequest, ...] | None:
-        chooser = _Chooser(rng, scene, instant(world.now), len(outcomes))
+        sampler = _RequestSampler(rng, scene, len(outcomes))
         for place, outcome in enumerate(outcomes):
-            request = chooser.choose(outcome, depends=place == dependent)
+            request = sampler.choose(outcome, depends=place == dependent)
             if request is None:
                 return None
-            chooser.found.append(request)
-        return tuple(chooser.found)
+            sampler.chosen.append(request)
+        return tuple(sampler.chosen)
 
     @override
     def resources(self, scene: OrdersScene, world: World) -> list[Resource]:
@@ -146,86 +157,83 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
 
     @override
-    def text(self, ask: OrderContent, wording: int) -> str:
-        who = ask.patient
-        return (
-            f"Please order {ask.item} for {who.given} {who.family}, born {who.birth_date}.",
-            f"{who.given} {who.family} (date of birth {who.birth_date}) needs {ask.item}.",
-            f"For {who.given} {who.family}, {who.birth_date}: {ask.item}.",
-        )[wording]
-
-    @override
     def solve(self, ask: OrderContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         formulary = Formulary.model_validate_json(given["formulary"])
-        item, patient = formulary.named(ask.item), str(patients[0]["id"])
-        outcome = yield from _refusal(item, formulary, patient, now)
-        if outcome:
-            return outcome
-        dose = yield from _dose(item, patient)
-        if dose is None:
-            return NOT_ALLOWED
-        yield Post(f"/{item.resource_type}", order_resource(item, patient, instant(now)[:10], dose))
-        return DONE
+        item, patient, day = formulary.named(ask.item), str(patients[0]["id"]), instant(now)
+        records: list[Resource] = []
+        for resource_type in _deciding_types(item):
+            query = {"patient": f"Patient/{patient}", **deciding_codes(resource_type), "_count": "200"}
+            records += yield from search_all(f"/{resource_type}", query)
+            chart = read_chart(records, formulary, day, patient)
+            decision = OrderRules(chart, day).decide(item, patient, chart.orders)
+            if any(cause.records for cause in decision.causes):
+                return decision.outcome
+        for dose in decision.orders.values():
+            yield Post(f"/{item.resource_type}", order_resource(item, patient, day[:10], dose))
+        return decision.outcome
 
     @override
     def counterfactuals(self, request: OrderRequest, scene: OrdersScene) -> list[Resource]:
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
-        charts = Charts(scene, scene.now)
-        item = scene.formulary.named(request.ask.item)
-        return charts.missing_results(item, request.patients[0]) if len(request.patients) == 1 else []
+        if len(request.patients) > 1:
+            return []
+        rules, item = OrderRules(scene, scene.now), scene.formulary.named(request.ask.item)
+        return rules.resources(rules.causes(item, request.patients[0], ()))
 
     @override
     def right_end(self, request: OrderRequest, scene: OrdersScene) -> tuple[str, str] | None:
         item = scene.formulary.named(request.ask.item)
-        decision = Charts(scene, scene.now).decide(item, request.patients[0], scene.orders)
-        return (decision.outcome, str(decision.dose)) if decision.settled else None
-
-    @override
-    def judge(
-        self, requests: Sequence[OrderRequest], scene: OrdersScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return OrderJudge(requests, scene, log, answers).judge()
+        decision = OrderRules(scene, scene.now).decide(item, request.patients[0], scene.orders)
+        return (decision.outcome, str(decision.orders)) if decision.settled else None
 
 
-class _Chooser:
+def _deciding_types(item: Item) -> Iterator[str]:
+    """Yield the types of the records that decide about an order, in the order in which they are read."""
+    yield item.resource_type
+    if item.group:
+        yield "AllergyIntolerance"
+    if not item.pregnancy:
+        yield "Condition"
+    if item.group or item.limit:
+        yield "Observation"
+
+
+class _RequestSampler(OrderSampler[OrdersScene]):
     """Chooses requests one after the other.
 
     Args:
         rng: Random generator.
         scene: The scene.
-        now: Current time, an instant.
         count: Number of requests.
     """
 
-    def __init__(self, rng: random.Random, scene: OrdersScene, now: str, count: int) -> None:
-        self._count = count
-        self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
-        self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
-        self._orders: dict[str, list[EarlierOrder]] = {}
-        for order in scene.orders:
-            self._orders.setdefault(order.patient, []).append(order)
+    def __init__(self, rng: random.Random, scene: OrdersScene, count: int) -> None:
+        super().__init__(scene)
+        self._rng, self._count, self._rules = rng, count, OrderRules(scene, scene.now)
+        self._decoys = decoy_charts(OrderRules, scene)
         self._decisions: dict[tuple[str, str], Decision] = {}
-        self._ids: dict[Named, list[str]] = {}
-        for one in scene.people:
-            self._ids.setdefault(Named.of(one), []).append(one.id)
-        self.found: list[OrderRequest] = []
+        self.chosen: list[OrderRequest] = []
 
     def choose(self, outcome: str, *, depends: bool) -> OrderRequest | None:
         """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
-        preferred, others = self._asks(outcome)
-        for asks, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
-            fitting = [one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)]
+        preferred, others = self._contents(outcome)
+        for contents, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
+            requests = (
+                OrderRequest(ask=content, outcome=outcome, patients=self.ids.get(content.patient, ()))
+                for content in contents
+            )
+            fitting = [request for request in requests if self._qualifies(request, wanted)]
             if fitting:
                 again = self._about_earlier_patients(fitting)
                 request = drawn_by_patient(self._rng, again or fitting)
                 if again or depends:  # who is asked about again was drawn among all patients before
-                    request = request.model_copy(update=target_among(request.patients, self._scene.people))
+                    request = request.model_copy(update=target_among(request.patients, self.scene.people))
                 if outcome == DONE:
-                    self._add(request)
+                    self._add_order(request)
                 return request
         return None
 
@@ -241,141 +249,62 @@ class _Chooser:
         """Return causes or decoys in random order; a request with the first of them is preferred."""
         if outcome == NOT_ALLOWED:
             causes = self._rng.sample(CAUSES, len(CAUSES))
-            return (
-                sorted(causes, key=lambda one: one != _CREATININE)
-                if self._rng.random() * self._count < _LIMITED[outcome]
-                else causes
-            )
+            rather_limit = self._rng.random() * self._count < _LIMITED[outcome]
+            return sorted(causes, key=lambda cause: cause != _CREATININE) if rather_limit else causes
         if outcome != DONE:
             return [""]
-        limits, decoys = (self._rng.sample(one, len(one)) for one in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS)))
+        limits, decoys = (
+            self._rng.sample(names, len(names)) for names in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS))
+        )
         return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
 
     def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
         if request.outcome != DONE and wanted in CAUSES:
-            return [one.name for one in decision.causes] == [wanted]
-        decoys, orders = self._decoys.get(wanted, self._charts), self._orders.get(request.patients[0], [])
-        item = decoys.items[request.ask.item]
+            return [cause.name for cause in decision.causes] == [wanted]
+        rules, orders = self._decoys.get(wanted, self._rules), self.orders.get(request.patients[0], [])
+        item = rules.items[request.ask.item]
         if wanted == _ORDERS:
-            orders = [one.as_if_valid(self._now) for one in orders]
+            orders = [order.as_if_valid(self.scene.now) for order in orders]
         elif wanted == _OLD_ORDERS:
-            orders = [one.model_copy(update={"written": self._now}) for one in orders]
+            orders = [order.model_copy(update={"written": self.scene.now}) for order in orders]
         elif wanted == _CREATININE:
             item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
         elif wanted == _OWN_ORDERS:
-            orders = [one for one in orders if not one.id.startswith(_NEW)]
-        other = decoys.decide(item, request.patients[0], orders)
-        return (other.outcome, other.dose) != (decision.outcome, decision.dose)
+            orders = [order for order in orders if not order.id.startswith(NEW)]
+        return rules.decide(item, request.patients[0], orders).result != decision.result
 
-    def _asks(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
+    def _contents(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
         """Return what may be asked: either drugs or tests, and the rest."""
-        rng, formulary = self._rng, self._scene.formulary
-        names = names_for(rng, self._scene.people, outcome)
+        rng, formulary = self._rng, self.scene.formulary
+        names = names_for(rng, self.scene.people, outcome)
         drugs, tests = (
-            [OrderContent(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
+            [OrderContent(patient=name, item=item.name) for name in names for item in items]
+            for items in formulary.kinds
         )
         return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
 
     def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
         """Return sometimes those of the requests that are about the patients of earlier ones."""
-        asked = [one.patients for one in self.found if len(one.patients) == 1]
+        asked = [request.patients for request in self.chosen if len(request.patients) == 1]
         return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
 
-    def _requests(self, asks: Iterable[OrderContent], outcome: str) -> Iterator[OrderRequest]:
-        for ask in asks:
-            ids = tuple(self._ids.get(ask.patient, ()))
-            yield OrderRequest(ask=ask, outcome=outcome, patients=ids)
-
     def _decide(self, request: OrderRequest) -> Decision:
-        key = (request.ask.item, request.patients[0])
+        name, patient = key = (request.ask.item, request.patients[0])
         if key not in self._decisions:
-            self._decisions[key] = self._charts.decide(self._charts.items[key[0]], key[1], self._orders.get(key[1], ()))
+            self._decisions[key] = self._rules.decide(self._rules.items[name], patient, self.orders.get(patient, ()))
         return self._decisions[key]
 
     def _repeats(self, request: OrderRequest) -> bool:
         """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
-        same = (one for one in self.found if one.patients == request.patients)
-        earlier = [one.outcome for one in same if one.ask == request.ask]
-        return bool(earlier) and (request.outcome != ALREADY_DONE or earlier != [DONE])
+        same = (earlier for earlier in self.chosen if earlier.patients == request.patients)
+        outcomes = [earlier.outcome for earlier in same if earlier.ask == request.ask]
+        return bool(outcomes) and (request.outcome != ALREADY_DONE or outcomes != [DONE])
 
-    def _add(self, request: OrderRequest) -> None:
-        patient = request.patients[0]
-        new = EarlierOrder(
-            id=f"{_NEW}{len(self.found)}",
-            patient=patient,
-            item=request.ask.item,
-            status="active",
-            intent="order",
-            written=self._now,
-            dose=0,
-        )
-        self._orders.setdefault(patient, []).append(new)
-        self._decisions = {key: one for key, one in self._decisions.items() if key[1] != patient}
-
-
-def _refusal(item: Item, formulary: Formulary, patient: str, now: datetime) -> Generator[Action, Json, str]:
-    """Look for what forbids an order, except for results; return the outcome, or an empty text."""
-    orders = yield from _of(patient, item.resource_type)
-    orders = [one for one in orders if one["intent"] == "order"]
-    since = instant(now - timedelta(days=DUPLICATE_DAYS))
-    for one in orders:
-        if _is_for(one, item) and one["status"] in ("active", "completed") and one["authoredOn"] >= since:
-            return ALREADY_DONE
-    if item.group:
-        group = [one for one in formulary.drugs if one.group == item.group]
-        if any(one["status"] == "active" and _is_for(one, *group) and not _is_for(one, item) for one in orders):
-            return NOT_ALLOWED
-        allergies = yield from _of(patient, "AllergyIntolerance")
-        if any(one["type"] == "allergy" and _is_active(one) and _is_for(one, *group) for one in allergies):
-            return NOT_ALLOWED
-    if not item.pregnancy:
-        conditions = yield from _of(patient, "Condition", code=PREGNANT.token)
-        if any(_is_active(one) and _code(one["verificationStatus"]) == "confirmed" for one in conditions):
-            return NOT_ALLOWED
-    return ""
-
-
-def _dose(item: Item, patient: str) -> Generator[Action, Json, int | None]:
-    """Look up the results that an order needs, and return the dose, 0 for a test; None if it is not allowed."""
-    if not item.group and not item.limit:
-        return 0
-    codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
-    found = yield from _of(patient, "Observation", code=codes)
-    valid = sorted((one for one in found if one["status"] in VALID), key=lambda one: one["effectiveDateTime"])
-    weights = [_amount(one) for one in valid if _code(one["code"]) == WEIGHT.code]
-    creatinines = [_amount(one) for one in valid if _code(one["code"]) != WEIGHT.code]
-    if (item.group and not weights) or (item.limit and not creatinines):
-        return None
-    above = bool(item.limit) and creatinines[-1] > item.limit
-    if above and not item.halved:
-        return None
-    return item.dose(weights[-1], above) if item.group else 0
-
-
-def _of(patient: str, resource_type: str, **more: str) -> Found:
-    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", **more, "_count": "200"}))
-
-
-def _code(concept: Json) -> str:
-    return next(str(one["code"]) for one in codings(concept))
-
-
-def _is_for(record: Resource, *items: Item) -> bool:
-    concept = record.get("medicationCodeableConcept", record.get("code"))
-    return _code(concept) in {one.code for one in items}
-
-
-def _is_active(record: Resource) -> bool:
-    """Whether an allergy or a condition is active and not refuted."""
-    status = record.get("clinicalStatus")
-    return status is not None and _code(status) == "active" and _code(record["verificationStatus"]) != "refuted"
-
-
-def _amount(result: Resource) -> float:
-    quantity = result["valueQuantity"]
-    factor = {"[lb_av]": KG_PER_POUND, "umol/L": 1 / UMOL_PER_MG}.get(quantity["code"], 1)
-    return float(quantity["value"] * factor)
+    def _add_order(self, request: OrderRequest) -> None:
+        (patient,), item = request.patients, request.ask.item
+        self.orders.setdefault(patient, []).append(self.new_order(len(self.chosen), patient, item))
+        self._decisions = {key: decision for key, decision in self._decisions.items() if key[1] != patient}
 
 
 class OrdersLevel1(StaticShift, requests=Orders(), level=1):

@@ -1,42 +1,26 @@
-"""A place whose practitioners may be away, and where their appointments move."""
+"""Where the appointments of a practitioner who is away move, and the judgement of absences, record by record."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 
-from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, is_new_name
+from typing_extensions import override
+
 from fhir_gym.tasks.core.seeded_random import seeded_random
-from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
-from fhir_gym.tasks.packs.shift.clinic import (
-    OCCUPIED,
-    ClinicScene,
-    ClinicSlot,
-    Practitioner,
-    Visit,
-    appointment_resource,
-    clinic_resources,
-    draw_clinic,
-    draw_place_name,
-    draw_slots,
-    location_resource,
-    overlap,
-    schedule_resource,
-    slot_resource,
-)
-from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
-from fhir_gym.types import Resource
+from fhir_gym.tasks.grading import differences, same_moment
+from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, CalendarJudge
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, Visit, appointment_resource, overlap, slot_resource
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.types import Json, Resource
 
 MOVABLE = ("booked", "pending")
 """Statuses of appointments that have to move."""
-CLOSED = "busy-unavailable"
-"""Status of the slots of a practitioner who is away."""
-WAITING = "waitlist"
-"""Status of an appointment for which there is no slot."""
 
 PRIORITY_IGNORED = "priority ignored"
 ZERO_IS_FIRST = "priority 0 handled first"
@@ -48,14 +32,6 @@ MISTAKES = (PRIORITY_IGNORED, ZERO_IS_FIRST, OWN_APPOINTMENTS_IGNORED, LENGTH_IG
 """Mistakes that change the result of many sweeps, so that an agent must avoid them."""
 
 _LAST_PRIORITY = 10
-_PRIORITIES = (0, 0, 0, 1, 2, 3, 5, 7, 9)
-_NO_PRIORITY = 0.2
-_ENDED = ("cancelled", "cancelled", "entered-in-error")
-_BOOKED_SHARE = 0.65
-_ENDED_SHARE = 0.25
-_BLOCKED_DAYS = (2, 3, 4)
-_ELSEWHERE_SHARE = 0.6
-_ELSEWHERE_PER_DAY = 4
 
 
 class AbsenceContent(RequestContent):
@@ -87,209 +63,6 @@ class AbsenceRequest(Request):
 
     ask: AbsenceContent
     schedule: str
-
-
-class AbsenceScene(ClinicScene):
-    """The records of a place, and of another place where some of the practitioners work too.
-
-    Each schedule has its own `Practitioner` in `practitioners`, so that a person may occur twice.
-
-    Attributes:
-        other_place: Id of the other Location.
-        other_name: Name of the other place.
-        elsewhere: Ids of the schedules at the other place.
-        priorities: Priorities of appointments by their ids; the others have none.
-        limit: Number of days after the old appointment on which the new one may be.
-        writes: Minimum and maximum number of records that all sweeps together change.
-    """
-
-    other_place: str
-    other_name: str
-    elsewhere: tuple[str, ...]
-    priorities: Mapping[str, int]
-    limit: int
-    writes: tuple[int, int]
-
-    @cached_property
-    def staff(self) -> tuple[Practitioner, ...]:
-        """The practitioners with their schedules at the place."""
-        return tuple(one for one in self.practitioners if one.schedule not in self.elsewhere)
-
-    @cached_property
-    def offered(self) -> dict[str, tuple[ClinicSlot, ...]]:
-        """The slots at the place by the code of their service, in the order of the rules."""
-        found: dict[str, list[ClinicSlot]] = {}
-        services = {one.schedule: one.service.code for one in self.staff}
-        for slot in self.slots_in_order:
-            if slot.schedule in services:
-                found.setdefault(services[slot.schedule], []).append(slot)
-        return {code: tuple(slots) for code, slots in found.items()}
-
-    def service_of(self, schedule: str) -> str:
-        """Return the code of the service of a schedule."""
-        return self.by_schedule()[schedule].service.code
-
-
-def draw_absences(
-    rng: random.Random,
-    world: World,
-    ids: IdAllocator,
-    *,
-    people: Sequence[int],
-    practitioners: int,
-    services: int,
-    days: int,
-    per_day: int,
-    namesakes: int,
-    writes: tuple[int, int],
-) -> AbsenceScene:
-    """Draw two places with practitioners, and many appointments.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: See `draw_clinic`.
-        practitioners: See `draw_clinic`.
-        services: See `draw_clinic`.
-        days: See `draw_clinic`.
-        per_day: See `draw_clinic`.
-        namesakes: Number of practitioners who share the family name of another one.
-        writes: See `AbsenceScene`.
-    """
-    clinic = draw_clinic(
-        rng,
-        world,
-        people=people,
-        twins=1,
-        practitioners=practitioners,
-        services=services,
-        days=days,
-        per_day=per_day,
-        ids=ids,
-    )
-    staff = _with_namesakes(rng, world, clinic.practitioners, namesakes)
-    others = [
-        one.model_copy(update={"schedule": ids.new("Schedule")}) for one in staff if rng.random() < _ELSEWHERE_SHARE
-    ]
-    slots, visits = _blocked(rng, clinic)
-    for one in others:
-        own = next(post.schedule for post in staff if post.person.id == one.person.id)
-        mine = [slot for slot in slots if slot.schedule == own]
-        drawn = draw_slots(rng, world, ids, one.schedule, days, _ELSEWHERE_PER_DAY)
-        slots += [slot for slot in drawn if not any(overlap(slot, other) for other in mine)]
-    slots, visits = _filled(rng, ids, clinic, slots, visits)
-    drawn_priorities = {one.id: rng.choice(_PRIORITIES) for one in visits if rng.random() > _NO_PRIORITY}
-    other_name = draw_place_name(rng)
-    while other_name == clinic.name:
-        other_name = draw_place_name(rng)
-    return AbsenceScene(
-        now=clinic.now,
-        place=clinic.place,
-        name=clinic.name,
-        practitioners=(*staff, *others),
-        people=clinic.people,
-        slots=tuple(slots),
-        visits=tuple(visits),
-        other_place=ids.new("Location"),
-        other_name=other_name,
-        elsewhere=tuple(one.schedule for one in others),
-        priorities=drawn_priorities,
-        limit=rng.choice((1, 2)),
-        writes=writes,
-    )
-
-
-def _with_namesakes(
-    rng: random.Random, world: World, staff: Sequence[Practitioner], count: int
-) -> tuple[Practitioner, ...]:
-    """Give some practitioners the family names of others."""
-    found = list(staff)
-    places = rng.sample(range(len(staff)), 2 * count)
-    for one, other in zip(places[:count], places[count:], strict=True):
-        person, family = found[one].person, found[other].person.family
-        if person.given != found[other].person.given and is_new_name(world, "Practitioner", person.given, family):
-            found[one] = found[one].model_copy(update={"person": person.model_copy(update={"family": family})})
-    return tuple(found)
-
-
-def _blocked(rng: random.Random, clinic: ClinicScene) -> tuple[list[ClinicSlot], list[Visit]]:
-    """Clear a few coming days in a row of each practitioner, as if an absence had been handled already."""
-    days = sorted({slot.start[:10] for slot in clinic.slots if slot.start[:10] > clinic.now[:10]})
-    blocked: set[tuple[str, str]] = set()
-    for one in clinic.practitioners:
-        first = rng.randrange(len(days))
-        blocked |= {(one.schedule, day) for day in days[first : first + rng.choice(_BLOCKED_DAYS)]}
-    slots = [
-        slot.model_copy(update={"status": CLOSED})
-        if (slot.schedule, slot.start[:10]) in blocked and slot.status == "free"
-        else slot
-        for slot in clinic.slots
-    ]
-    visits = [
-        one.model_copy(update={"status": rng.choice((*_ENDED, WAITING))})
-        if (one.slot.schedule, one.slot.start[:10]) in blocked and one.status in OCCUPIED
-        else one
-        for one in clinic.visits
-    ]
-    return slots, visits
-
-
-def _filled(
-    rng: random.Random, ids: IdAllocator, clinic: ClinicScene, slots: Sequence[ClinicSlot], visits: Sequence[Visit]
-) -> tuple[list[ClinicSlot], list[Visit]]:
-    """Add appointments in coming slots, some of them cancelled."""
-    found, used = list(visits), {one.slot.id for one in visits}
-    own: dict[str, list[ClinicSlot]] = {one.id: [] for one in clinic.people}
-    for one in visits:
-        own[one.patient].append(one.slot)
-    statuses: dict[str, str] = {}
-    for slot in slots:
-        booked = slot.status == "free" and rng.random() < _BOOKED_SHARE
-        ended = not booked and rng.random() < _ENDED_SHARE
-        if slot.id in used or slot.start[:10] <= clinic.now[:10] or not (booked or ended):
-            continue
-        patient = rng.choice(clinic.people).id
-        if any(overlap(slot, other) for other in own[patient]):
-            continue
-        own[patient].append(slot)
-        status = rng.choice(("booked", "booked", "pending")) if booked else rng.choice(_ENDED)
-        found.append(Visit(id=ids.new("Appointment"), patient=patient, slot=slot, status=status))
-        statuses[slot.id] = "busy" if booked else slot.status
-    final = {slot.id: _with_status(slot, statuses.get(slot.id, slot.status)) for slot in slots}
-    return list(final.values()), [one.model_copy(update={"slot": final[one.slot.id]}) for one in found]
-
-
-def _with_status(slot: ClinicSlot, status: str) -> ClinicSlot:
-    return slot if slot.status == status else slot.model_copy(update={"status": status})
-
-
-def absence_resources(scene: AbsenceScene, world: World) -> list[Resource]:
-    """Build the resources of both places."""
-    doctors = scene.by_schedule()
-    here = {
-        "practitioners": scene.staff,
-        "slots": tuple(one for one in scene.slots if one.schedule not in scene.elsewhere),
-        "visits": tuple(one for one in scene.visits if one.slot.schedule not in scene.elsewhere),
-    }
-    found = clinic_resources(scene.model_copy(update=here), world)
-    found.append(location_resource(scene.other_place, scene.other_name))
-    found += [schedule_resource(doctors[one], scene.other_place, world) for one in scene.elsewhere]
-    found += [slot_resource(one) for one in scene.slots if one.schedule in scene.elsewhere]
-    found += [
-        appointment_resource(one, doctors[one.slot.schedule].person.id, scene.other_place)
-        for one in scene.visits
-        if one.slot.schedule in scene.elsewhere
-    ]
-    return [_with_priority(one, scene) if one["resourceType"] == "Appointment" else one for one in found]
-
-
-def _with_priority(appointment: Resource, scene: AbsenceScene) -> Resource:
-    if appointment["id"] not in scene.priorities:
-        return appointment
-    first = ("resourceType", "id", "status")
-    rest = {name: value for name, value in appointment.items() if name not in first}
-    return {**{name: appointment[name] for name in first}, "priority": scene.priorities[appointment["id"]], **rest}
 
 
 class AbsenceCalendar:
@@ -398,3 +171,195 @@ def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[R
             if status == "busy":
                 visit = Visit(id=name, patient=rng.choice(scene.people).id, slot=slot, status="booked")
                 yield appointment_resource(visit, practitioner, scene.place)
+
+
+class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
+    """Judges absences against the calendars that the agent met.
+
+    Within an absence, each appointment is judged as if the agent had handled the appointments in the order of the
+    rules, wherever it has put the earlier ones. The slot that the rules choose without any mistake is right too.
+    """
+
+    @override
+    def claim(self, request: AbsenceRequest) -> frozenset[str]:
+        person = self.scene.by_schedule()[request.schedule].person.id
+        schedules = {one.schedule for one in self.scene.practitioners if one.person.id == person}
+        visits = [one for one in self.scene.visits if one.slot.schedule in schedules]
+        written = {one.record for one in self.log.writes_of_agent}
+        slots = {one.id for one in self.scene.slots if one.schedule in schedules and request.ask.covers(one.start)}
+        slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
+        slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
+        slots |= {one.id for one in self._without_mistakes[self.requests.index(request)].values() if one}
+        return frozenset({*(f"Appointment/{one.id}" for one in visits), *(f"Slot/{id}" for id in slots)})
+
+    def _slots_given(self, appointment: str) -> set[str]:
+        """Return the ids of the slots that the agent gave to an appointment at any time."""
+        written = (one.after for one in self.log.writes_of_agent if one.record == appointment)
+        return {id for one in written for id in self.slot_ids(one)} & self.slots.keys()
+
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
+        appointments, closing = self._due[number]
+        surplus = [
+            RecordVerdict(one, "changed", harmed=one in self.log.changed, due=False)
+            for one in sorted(self._surplus(number))
+        ]
+        if not appointments and not closing:
+            supposed = supposed_records(request, self.scene)
+            right = answer == NOTHING_TO_DO and all(self.log.lookups_of(one) for one in supposed)
+            return self.declined(number, right, claimed, harmed=bool(surplus))
+        found = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
+        return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        """For each request, the number of the agent's first write for it."""
+        found: list[int] = []
+        for request in self.requests:
+            slots = {one.id for one in self.scene.slots if self._is_in(one, request)}
+            visits = {f"Appointment/{one.id}" for one in self.scene.visits if one.slot.id in slots}
+            slots |= {id for one in visits for id in self._slots_given(one)}
+            found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
+        return found
+
+    def _first_of(self, records: Collection[str]) -> int:
+        """Return the number of the agent's first write on some records; the number of all writes if there is none."""
+        first = self.first_write(records)
+        return len(self.log.writes) if first is None else first
+
+    @cached_property
+    def _met(self) -> list[Calendar]:
+        """For each request, the calendar before the agent's first write for it."""
+        return [self.before(first) for first in self._firsts]
+
+    def _is_in(self, slot: ClinicSlot, request: AbsenceRequest) -> bool:
+        return slot.schedule == request.schedule and request.ask.covers(slot.start)
+
+    @cached_property
+    def _due(self) -> list[tuple[list[str], list[str]]]:
+        """For each request, the appointments to move, in the order of the rules, and the slots to close."""
+        calendars = (
+            AbsenceCalendar(met, self.scene, request) for met, request in zip(self._met, self.requests, strict=True)
+        )
+        return [(one.appointments(), one.free_slots()) for one in calendars]
+
+    @cached_property
+    def _without_mistakes(self) -> list[Mapping[str, ClinicSlot | None]]:
+        """For each request, the new slots if all requests are handled in order."""
+        calendar = Calendar.at_start(self.scene)
+        return [AbsenceCalendar(calendar, self.scene, one).clear() for one in self.requests]
+
+    def _unit(self, number: int, id: str) -> frozenset[str]:
+        """Return the records that change together with an appointment: itself, and its old and new slots."""
+        old = {slot.id for slot in self._met[number].visits[id].slots}
+        new = self._slots_given(f"Appointment/{id}")
+        if not new and (expected := self._without_mistakes[number].get(id)):
+            new = {expected.id}
+        return frozenset({f"Appointment/{id}", *(f"Slot/{one}" for one in old | new)})
+
+    @cached_property
+    def _units(self) -> list[dict[str, frozenset[str]]]:
+        """For each request, the records that change together with each appointment."""
+        return [{id: self._unit(number, id) for id in due} for number, (due, _) in enumerate(self._due)]
+
+    def _surplus(self, number: int) -> frozenset[str]:
+        """Return the records of the practitioner that the agent changed although no request asks for it."""
+        asked = {record for units in self._units for unit in units.values() for record in unit}
+        asked |= {f"Slot/{id}" for _, closing in self._due for id in closing}
+        return (self.claimed[number] & self.log.touched) - asked
+
+    def _closing(self, id: str) -> RecordVerdict:
+        record = f"Slot/{id}"
+        if self.slot_became(id, CLOSED):
+            return RecordVerdict(record)
+        return RecordVerdict(record, f"not {CLOSED}", harmed=record in self.log.changed)
+
+    def _appointments(self, number: int, due: Sequence[str]) -> Iterator[RecordVerdict]:
+        """Yield the verdicts on the appointments to move."""
+        for place, id in enumerate(due):
+            record, unit = f"Appointment/{id}", self._units[number][id]
+            if record not in self.log.changed:
+                yield RecordVerdict(record, "not handled", harmed=bool(unit & self.log.changed))
+                continue
+            problems = [*self._problems(number, id, self._possible(number, place, id))]
+            yield RecordVerdict(record, problems or None, harmed=bool(problems))
+
+    def _possible(self, number: int, place: int, id: str) -> list[ClinicSlot | None]:
+        """Return the slots that are right for an appointment; None stands for the waiting list."""
+        met = self.before(self._first_of(self._units[number][id]))
+        calendars = [self._in_order(number, place, one) for one in (met, self._after_earlier_requests(number))]
+        found = [AbsenceCalendar(one, self.scene, self.requests[number]).new_slot(id) for one in calendars]
+        slots = self._without_mistakes[number]
+        if id in slots and ((slot := slots[id]) is None or calendars[0].status[slot.id] == "free"):
+            found.append(slot)
+        return found
+
+    def _after_earlier_requests(self, number: int) -> Calendar:
+        """Return the calendar after the requests with earlier letters, as the agent has left them.
+
+        It contains what other people wrote before the agent's first write for the request.
+        """
+        others = (one for one in self.log.writes[: self._firsts[number]] if not one.by_agent)
+        calendar = self._with({one.record: one.after for one in others})
+        for units, (_, closing) in zip(self._units[:number], self._due[:number], strict=True):
+            slots = {one.removeprefix("Slot/") for unit in units.values() for one in unit if one.startswith("Slot/")}
+            calendar.visits |= {id: self._end.visits[id] for id in units if id in self._end.visits}
+            calendar.status |= {slot: self._end.status[slot] for slot in (*slots, *closing)}
+        return calendar
+
+    def _in_order(self, number: int, place: int, calendar: Calendar) -> Calendar:
+        """Return a calendar with the earlier appointments as the agent left them, and the later ones untouched."""
+        met, units = self._met[number], self._units[number]
+        due = self._due[number][0]
+        slots = {id: {one.removeprefix("Slot/") for one in units[id] if one.startswith("Slot/")} for id in due}
+        for id in due:
+            calendar.visits[id] = met.visits[id]
+            calendar.status |= {slot: met.status[slot] for slot in slots[id]}
+        end = self._end
+        for id in due[:place]:
+            if id in end.visits:
+                calendar.visits[id] = end.visits[id]
+            calendar.status |= {slot: end.status[slot] for slot in slots[id]}
+        return calendar
+
+    @cached_property
+    def _end(self) -> Calendar:
+        return self.before(len(self.log.writes))
+
+    def _problems(self, number: int, id: str, possible: Sequence[ClinicSlot | None]) -> Iterator[Json]:
+        """Yield what is wrong with an appointment that the agent changed."""
+        record = f"Appointment/{id}"
+        before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
+        old = [slot.id for slot in self._met[number].visits[id].slots]
+        given = [one for one in possible if one is not None and self.slot_ids(after) == [one.id]]
+        if given:
+            yield from self._wrong_move(number, before, after, given[0])
+        elif after.get("status") != WAITING:
+            yield f"in {', '.join(f'Slot/{one}' for one in self.slot_ids(after)) or 'no slot'}"
+        elif None not in possible:
+            yield "on the waiting list"
+        elif rest := differences(before, after, changing=("status",), may_go=("slot",), base_url=self.log.end.base_url):
+            yield {"also changed": [*rest]}
+        for slot in old:
+            if not self.slot_became(slot, CLOSED):
+                yield f"Slot/{slot} is not {CLOSED} and otherwise unchanged"
+
+    def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
+        """Yield what is wrong with an appointment that moved to the right slot."""
+        for name, wanted in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), wanted):
+                yield f"{name} {after.get(name)}"
+        doctors = self.scene.by_schedule()
+        away, new = (doctors[one].person.id for one in (self.requests[number].schedule, slot.schedule))
+        participants = [
+            {**one, "actor": {"reference": f"Practitioner/{new}"}}
+            if self.log.refers_to(one.get("actor"), f"Practitioner/{away}")
+            else one
+            for one in before.get("participant", [])
+        ]
+        wanted_record = {**before, "participant": participants}
+        if rest := differences(wanted_record, after, changing=("start", "end", "slot"), base_url=self.log.end.base_url):
+            yield {"also changed": [*rest]}
+        if not self.slot_became(slot.id, "busy"):
+            yield f"Slot/{slot.id} is not busy and otherwise unchanged"

@@ -14,11 +14,11 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.registry import CARD
+from fhir_gym.tasks.packs.shift.patient_records import name_of
+from fhir_gym.tasks.packs.shift.registry import CARD, Organization
 from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
     FLAWS,
     Merge,
@@ -28,9 +28,9 @@ from fhir_gym.tasks.packs.shift.s2_duplicates.rules import (
     is_covered,
     references_in,
 )
-from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, Site, draw_duplicates
+from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, DuplicatesSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
 
 _RELATED = 0.6
@@ -53,6 +53,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     title = "Duplicate records"
     minutes = 22
     nothing_share = 0.5
+    judge_type = MergeJudge
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (
         "- Each request is about one site, the Organization with exactly that name. It covers the Patients whose "
@@ -84,8 +85,10 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> DuplicatesScene:
         if size.level == 1:
-            return draw_duplicates(rng, world, ids, sites=3, families=1, households=5, due=(4, 7), decisive=4)
-        return draw_duplicates(rng, world, ids, sites=2, families=2, households=10, due=(10, 14), decisive=6)
+            sampler = DuplicatesSceneSampler(rng, world, ids, sites=3)
+            return sampler.scene(families=1, households=5, due=(4, 7), decisive=4)
+        sampler = DuplicatesSceneSampler(rng, world, ids, sites=2)
+        return sampler.scene(families=2, households=10, due=(10, 14), decisive=6)
 
     @override
     def choose(
@@ -151,12 +154,6 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
             yield Put(f"/{record}", body)
         return DONE
 
-    @override
-    def judge(
-        self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return MergeJudge(requests, scene, log).judge(answers)
-
 
 def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:
     """Look up the records that refer to some patients."""
@@ -171,12 +168,12 @@ def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resourc
 class _SiteRequests:
     """The possible requests for a site."""
 
-    def __init__(self, site: Site, scene: DuplicatesScene) -> None:
+    def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
         self.organization, self._scene = f"Organization/{site.id}", scene
         self._patients = [
             one for one in scene.records if is_covered(one, self.organization, MergeContent(site=site.name))
         ]
-        names = {record_name(one) for one in self._patients}
+        names = {name_of(one) for one in self._patients}
         self._referring = [(found, one) for one in scene.records if (found := references_in(one) & names)]
         years = sorted({one["birthDate"][:4] for one in self._patients})
         limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
@@ -188,9 +185,9 @@ class _SiteRequests:
         merge = self._merge([*self._patients, *(one for _, one in self._referring)], self.asks[0])
         found = []
         for group in merge.groups:
-            names = {record_name(one) for one in group}
-            moved = names - {record_name(merge.kept(group))}
-            changed = {record_name(one) for patients, one in self._referring if patients & moved}
+            names = {name_of(one) for one in group}
+            moved = names - {name_of(merge.kept(group))}
+            changed = {name_of(one) for patients, one in self._referring if patients & moved}
             found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
         return found
 
@@ -217,7 +214,7 @@ class _SiteRequests:
         if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
             return False
         patients = [one for one in self._patients if request.covers(one["birthDate"])]
-        names = {record_name(one) for one in patients}
+        names = {name_of(one) for one in patients}
         records = [*patients, *(one for found, one in self._referring if found & names)]
         needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
         right = self._merge(records, ask).changes

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from fhir_gym.tasks.grading import differences, has_coding, plain
+from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER
 from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, record_name, target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -168,8 +170,8 @@ class Merge:
         """Return the record of a person that is kept."""
         left = group if self._flaw == "valid card" else [one for one in group if _has_valid_card(one)] or group
         if self._flaw != "latest visit":
-            latest = max(self._visits.get(record_name(one), "") for one in left)
-            left = [one for one in left if self._visits.get(record_name(one), "") == latest]
+            latest = max(self._visits.get(name_of(one), "") for one in left)
+            left = [one for one in left if self._visits.get(name_of(one), "") == latest]
         return min(left, key=lambda one: str(one.get("id")))
 
     @cached_property
@@ -180,17 +182,17 @@ class Merge:
         for group in self.groups:
             kept = self.kept(group)
             merged = [one for one in group if one is not kept]
-            moved |= {record_name(one): record_name(kept) for one in merged}
-            links = [{"other": {"reference": record_name(one)}, "type": "replaces"} for one in merged]
+            moved |= {name_of(one): name_of(kept) for one in merged}
+            links = [{"other": {"reference": name_of(one)}, "type": "replaces"} for one in merged]
             known = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
-            patients[record_name(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
+            patients[name_of(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
             for one in merged:
-                link = {"other": {"reference": record_name(kept)}, "type": "replaced-by"}
-                patients[record_name(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
+                link = {"other": {"reference": name_of(kept)}, "type": "replaced-by"}
+                patients[name_of(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
         found: dict[str, Resource] = {}
         for one in self._records:
             if (self._flaw == "status" or is_open(one, self._today)) and moved.keys() & references_in(one, self._base):
-                found[record_name(one)] = redirected(one, moved, self._base)
+                found[name_of(one)] = redirected(one, moved, self._base)
         return found | patients
 
 
@@ -262,79 +264,67 @@ def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Jso
     return {name: redirected(one, moved, base_url) for name, one in value.items()}
 
 
-class MergeJudge:
+class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
     """Judges requests to merge duplicate records.
 
     Args:
         requests: The requests.
         scene: The sites.
         log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 
-    def __init__(self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog) -> None:
-        self._requests, self._scene, self._log = requests, scene, log
-        self._base = log.end.base_url
-        self._at_start = {record_name(one): one for one in scene.records}
+    def __init__(
+        self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> None:
+        super().__init__(requests, scene, log, answers)
+        self.at_start = {name_of(record): record for record in scene.records}
         self._patients = [
             {
                 name
-                for name, one in self._at_start.items()
-                if is_covered(one, request.organization, request.ask) and request.covers(one.get("birthDate"))
+                for name, record in self.at_start.items()
+                if is_covered(record, request.organization, request.ask) and request.covers(record.get("birthDate"))
             }
             for request in requests
         ]
-        self._about = {name: references_in(one) for name, one in self._at_start.items()}
+        self._about = {name: references_in(record) for name, record in self.at_start.items()}
+        self._others: set[str] = set()
+        """The patients of the requests other than the one that is judged."""
 
-    def judge(self, answers: Sequence[str]) -> list[Judgement]:
-        """Judge all requests."""
-        return [self._judge_one(number, answer) for number, answer in enumerate(answers)]
-
-    def _judge_one(self, number: int, answer: str) -> Judgement:
-        request, patients = self._requests[number], self._patients[number]
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        request, patients = self.requests[number], self._patients[number]
+        self._others = {one for place, covered in enumerate(self._patients) if place != number for one in covered}
         mine = patients | {name for name, about in self._about.items() if about & patients}
-        first = min((one.number for one in self._log.writes_of_agent if one.record in mine), default=0)
-        touched = self._log.touched
-        met = {one: self._log.before(one, first) if one in touched else self._at_start[one] for one in sorted(mine)}
-        there = [one for one in met.values() if one is not None]
-        merge = Merge(there, request.organization, request.ask, self._scene.today, base_url=self._base)
-        verdicts = [*self._verdicts(number, met, merge.changes)]
+        first = self.first_write(mine) or 0
+        met = {record: self.before(record, first) for record in sorted(mine)}
+        there = [record for record in met.values() if record is not None]
+        merge = Merge(there, request.organization, request.ask, self.scene.today, base_url=self.base_url)
+        verdicts = [*self._verdicts(met, merge.changes)]
         claimed = frozenset(one.record for one in verdicts)  # a record that was changed and put back is not claimed
-        if merge.changes:
-            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
-        right, harmed = answer == NOTHING_TO_DO and self._looked(request), any(one.harmed for one in verdicts)
-        return Judgement.declined(request, answer, right, claimed, harmed=harmed)
+        return self.sweep(number, verdicts, claimed, lambda: self._looked(request))
 
     def _looked(self, request: MergeRequest) -> bool:
         """Whether the agent has read the patients whom a request covers."""
-        covered = Merge(self._scene.records, request.organization, request.ask, self._scene.today).covered
-        return all({*READ} <= self._log.seen.get(record_name(one), {}).keys() for one in covered)
+        covered = Merge(self.scene.records, request.organization, request.ask, self.scene.today).covered
+        return all({*READ} <= self.log.seen.get(name_of(one), {}).keys() for one in covered)
 
-    def _verdicts(
-        self, number: int, met: Mapping[str, Resource | None], wanted: Mapping[str, Resource]
-    ) -> Iterator[RecordVerdict]:
+    def _verdicts(self, met: Mapping[str, Resource | None], due: Mapping[str, Resource]) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the records that should change, and on those that changed and should not."""
-        others = {one for place, patients in enumerate(self._patients) if place != number for one in patients}
         for record, before in met.items():
-            if record not in wanted and record not in self._log.touched:
-                continue
-            after = self._log.at_end(record) if record in self._log.touched else before
-            wrong = self._differences(wanted.get(record, before), after, others)
-            changed = bool(self._differences(before, after, others))
-            if record in wanted:
-                yield RecordVerdict(record, wrong, harmed=bool(wrong) and changed)
-            elif changed:
-                yield RecordVerdict(record, wrong, harmed=True, due=False)
+            if record in due:
+                yield self.updated(record, due[record], before)
+            elif record in self.log.touched and (change := self.difference(before, self.at_end(record))):
+                yield RecordVerdict(record, change, harmed=True, due=False)
 
-    def _differences(self, wanted: Resource | None, found: Resource | None, others: Collection[str]) -> Json:
-        """Return how a record differs from what it should be; None if it does not.
-
-        References to patients of other requests do not count.
-        """
-        if wanted is None or found is None:
-            return None if wanted is found else "deleted" if found is None else "created again"
-        hidden = dict.fromkeys(others, "Patient/other")
-        states = (redirected(one, hidden, self._base) for one in (wanted, _in_short(found)))
-        return differences(*states, base_url=self._base) or None
+    @override
+    def difference(self, expected: Resource | None, left: Resource | None) -> Json:
+        """Return how a record differs from what it should be, but for references to patients of other requests."""
+        if expected is None or left is None:
+            return super().difference(expected, left)
+        hidden = dict.fromkeys(self._others, "Patient/other")
+        states = (redirected(state, hidden, self.base_url) for state in (expected, _in_short(left)))
+        return differences(*states, base_url=self.base_url) or None
 
 
 def _in_short(record: Resource) -> Resource:

@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.registry import (
     CARD,
     MEMBER,
     Family,
-    Insurance,
+    Organization,
     card_number,
     draw_family,
     draw_insurers,
@@ -50,18 +50,6 @@ _INSURED = ("active", "active", "active", "cancelled", "draft")
 _QUARTER, _DAYS = 15, 200
 
 
-class Site(Params):
-    """A place with patients of its own.
-
-    Attributes:
-        id: Id of the Organization.
-        name: Name of the place.
-    """
-
-    id: str
-    name: str
-
-
 class DuplicatesScene(Params):
     """The records of several sites.
 
@@ -77,7 +65,7 @@ class DuplicatesScene(Params):
     today: str
     due: tuple[int, int]
     decisive: int
-    sites: tuple[Site, ...]
+    sites: tuple[Organization, ...]
     records: tuple[Resource, ...]
     others: tuple[Resource, ...]
 
@@ -94,18 +82,8 @@ class _Member(NamedTuple):
     cards: tuple[str, str]
 
 
-def draw_duplicates(
-    rng: random.Random,
-    world: World,
-    ids: IdAllocator,
-    *,
-    sites: int,
-    families: int,
-    households: int,
-    due: tuple[int, int],
-    decisive: int,
-) -> DuplicatesScene:
-    """Draw sites whose patient records all come from the same random process.
+class DuplicatesSceneSampler:
+    """Draws sites whose patient records all come from the same random process.
 
     A household has up to two adults and two children. Each of them has one to three records; each record may have a
     former name, a wrong date of birth, no or other numbers, or may belong to another site.
@@ -115,27 +93,26 @@ def draw_duplicates(
         world: The world.
         ids: Allocates ids.
         sites: Number of sites.
-        families: Number of groups of people with similar names at each site.
-        households: Number of households in each group.
-        due: See `DuplicatesScene`.
-        decisive: See `DuplicatesScene`.
     """
-    return _Drawer(rng, world, ids, sites).scene(families, households, due, decisive)
-
-
-class _Drawer:
-    """Draws the records of sites."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator, sites: int) -> None:
         self._rng, self._world, self._ids = rng, world, ids
         self._today = world.now.date()
-        self._sites = [Site(id=self._ids.new("Organization"), name=name) for name in place_names(rng, world, sites)]
-        self._insurers = draw_insurers(rng, world, self._ids, 2)
+        self._sites = [Organization(id=ids.new("Organization"), name=name) for name in place_names(rng, world, sites)]
+        self._insurers = draw_insurers(rng, world, ids, 2)
         self._doctors = [
-            new_person(rng, world, self._ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2)
+            new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2)
         ]
 
-    def scene(self, families: int, households: int, due: tuple[int, int], decisive: int) -> DuplicatesScene:
+    def scene(self, *, families: int, households: int, due: tuple[int, int], decisive: int) -> DuplicatesScene:
+        """Draw the records.
+
+        Args:
+            families: Number of groups of people with similar names at each site.
+            households: Number of households in each group.
+            due: See `DuplicatesScene`.
+            decisive: See `DuplicatesScene`.
+        """
         records: list[Resource] = []
         for site in self._sites:
             for _ in range(families):
@@ -156,7 +133,7 @@ class _Drawer:
             ),
         )
 
-    def _household(self, site: Site, family: Family) -> list[Resource]:
+    def _household(self, site: Organization, family: Family) -> list[Resource]:
         """Draw the records of the people who live together."""
         rng = self._rng
         home = person_called(rng, "", "", rng.choice(family.families), family.gender, "")
@@ -192,7 +169,7 @@ class _Drawer:
         rng = self._rng
         return f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}"
 
-    def _patient(self, one: _Member, site: Site, family: Family, home: Person, member: str) -> Resource:
+    def _patient(self, one: _Member, site: Organization, family: Family, home: Person, member: str) -> Resource:
         """Draw a record of a person, with the changes and mistakes that make records of one person differ."""
         rng = self._rng
         given = one.given if rng.random() < 0.95 else rng.choice(family.givens)
@@ -285,16 +262,14 @@ class _Drawer:
         for _ in range(rng.choice((0, 1))):
             start, end = draw_period(rng, self._today)
             yield insurance_resource(
-                Insurance(
-                    id=self._ids.new("Coverage"),
-                    patient=patient,
-                    subscriber=rng.choice(adults) if adults and rng.random() < 0.75 else patient,
-                    insurer=rng.choice(self._insurers).id,
-                    number=card_number(rng),
-                    status=rng.choice(_INSURED),
-                    start=start,
-                    end=end,
-                )
+                id=self._ids.new("Coverage"),
+                patient=patient,
+                subscriber=rng.choice(adults) if adults and rng.random() < 0.75 else patient,
+                insurer=rng.choice(self._insurers).id,
+                number=card_number(rng),
+                status=rng.choice(_INSURED),
+                start=start,
+                end=end,
             )
 
     def _appointment(self, patient: str, adult: str) -> Resource:

@@ -13,22 +13,22 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.s3_insurers.judge import InsurerJudge
+from fhir_gym.tasks.packs.shift.patient_records import name_of
 from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     FLAWS,
     Ending,
     InsurerContent,
+    InsurerJudge,
     InsurerRequest,
     missing_contract,
     records_of,
 )
-from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, draw_insured, insured_resources
+from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler, insured_resources
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
 
 _WITH_COVERAGES = {"_revinclude": "Coverage:beneficiary"}
@@ -47,10 +47,16 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     title = "Ends of contracts with insurers"
     minutes = 22
     nothing_share = 0.5
+    judge_type = InsurerJudge
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
     )
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {"Task": ("status", "intent", "code", "for", "focus")}
+    wordings = (
+        "{ask.insurer} ends its contract with {ask.place}; the last day is {ask.last_day}. Please update our records.",
+        "The contract of {ask.place} with {ask.insurer} ends on {ask.last_day}. Please bring our records up to date.",
+        "End of contract: {ask.insurer} with {ask.place}, last day {ask.last_day}.",
+    )
     rules = (
         "- Each request names a place and an insurer, the Organizations with exactly these names, and the last day of "
         "their contract. In all periods, the first and the last day count, and a period without end goes on. Days are "
@@ -81,8 +87,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> InsurerScene:
         if size.level == 1:
-            return draw_insured(rng, world, ids, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
-        return draw_insured(rng, world, ids, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
+            sampler = InsurerSceneSampler(rng, world, ids, insurers=3)
+            return sampler.scene(places=3, patients=9, due=(4, 7), decisive=3)
+        sampler = InsurerSceneSampler(rng, world, ids, insurers=2)
+        return sampler.scene(places=3, patients=24, due=(10, 14), decisive=6)
 
     @override
     def choose(
@@ -95,10 +103,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     ) -> tuple[InsurerRequest, ...] | None:
         found: list[InsurerRequest] | None = None
         for _ in range(_TRIES):
-            chooser = _Chooser(rng, scene)
-            if all(map(chooser.add, outcomes)):
-                found = chooser.requests
-                if chooser.related or outcomes.count(DONE) < 2:
+            sampler = _RequestSampler(rng, scene)
+            if all(map(sampler.add, outcomes)):
+                found = sampler.requests
+                if sampler.related or outcomes.count(DONE) < 2:
                     break
         return tuple(found) if found else None
 
@@ -107,21 +115,11 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         return insured_resources(scene)
 
     @override
-    def text(self, ask: InsurerContent, wording: int) -> str:
-        return (
-            f"{ask.insurer} ends its contract with {ask.place}; the last day is {ask.last_day}. "
-            "Please update our records.",
-            f"The contract of {ask.place} with {ask.insurer} ends on {ask.last_day}. Please bring our records up to "
-            "date.",
-            f"End of contract: {ask.insurer} with {ask.place}, last day {ask.last_day}.",
-        )[wording]
-
-    @override
     def solve(self, ask: InsurerContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         for name in (ask.place, ask.insurer):
             if name not in known:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
-                known[name] = next(record_name(one) for one in named if one.get("name") == name)
+                known[name] = next(name_of(one) for one in named if one.get("name") == name)
         place, insurer = known[ask.place], known[ask.insurer]
         query = {"participating-organization": place, "primary-organization": insurer, "_count": "200"}
         records = yield from search_all("/OrganizationAffiliation", query)
@@ -141,12 +139,6 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     @override
     def counterfactuals(self, request: InsurerRequest, scene: InsurerScene) -> list[Resource]:
         return [missing_contract(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-    @override
-    def judge(
-        self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return InsurerJudge(requests, scene, log).judge(answers)
 
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
@@ -168,7 +160,7 @@ def _new_task(patient: str, visit: str) -> Resource:
     }
 
 
-class _Chooser:
+class _RequestSampler:
     """Chooses requests one after the other, as the earlier ones leave the records.
 
     Attributes:
@@ -244,7 +236,7 @@ class _Chooser:
         records |= ending.changes
         for patient, visit in ending.tasks.items():
             task = {**_new_task(patient, visit), "id": f"new-{patient.rpartition('/')[2]}"}
-            records[record_name(task)] = task
+            records[name_of(task)] = task
 
 
 class InsurerEndsLevel1(StaticShift, requests=InsurerEnds(), level=1):

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 
+from typing_extensions import override
+
 from fhir_gym.tasks.core.seeded_random import seeded_random
 from fhir_gym.tasks.grading import same_text
-from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
-from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
+from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
+from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
 from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene
-from fhir_gym.tasks.packs.shift.sweeps import record_name, target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -96,9 +100,7 @@ class Ending:
     def patients(self) -> frozenset[str]:
         """The patients of the place."""
         return frozenset(
-            record_name(one)
-            for one in self._all("Patient")
-            if self.target(one.get("managingOrganization")) == self._place
+            name_of(one) for one in self._all("Patient") if self.target(one.get("managingOrganization")) == self._place
         )
 
     def is_coverage(self, one: Resource) -> bool:
@@ -127,9 +129,9 @@ class Ending:
                 continue
             start, end = _bounds(one)
             if start > self._day and self._flaw != "later coverages":
-                found[record_name(one)] = {**one, "status": "cancelled"}
+                found[name_of(one)] = {**one, "status": "cancelled"}
             elif not end or end > self._day or self._flaw == "ended coverages":
-                found[record_name(one)] = _ended(one, self._day)
+                found[name_of(one)] = _ended(one, self._day)
         return found
 
     @cached_property
@@ -138,7 +140,7 @@ class Ending:
         affected = dict.fromkeys(self.target(one.get("beneficiary")) for one in self._coverages.values())
         if self._flaw == "other coverage":
             return [*affected]
-        after = [self._coverages.get(record_name(one), one) for one in self._all("Coverage")]
+        after = [self._coverages.get(name_of(one), one) for one in self._all("Coverage")]
         insured = {self.target(one.get("beneficiary")) for one in after if self._insures(one)}
         return [one for one in affected if one not in insured]
 
@@ -158,9 +160,9 @@ class Ending:
         """The contracts, coverages and accounts that change, as they become, by reference."""
         if not self.contracts and self._flaw != "contract":
             return {}
-        contracts = {record_name(one): _ended(one, self._day) for one in self.contracts}
+        contracts = {name_of(one): _ended(one, self._day) for one in self.contracts}
         accounts = {
-            record_name(one): {**one, "status": "on-hold"}
+            name_of(one): {**one, "status": "on-hold"}
             for one in self._all("Account")
             if (one.get("status") == "active" or self._flaw == "account status") and self._is_held(one)
         }
@@ -181,7 +183,7 @@ class Ending:
         waiting = {self.target(one.get("for")) for one in self._all("Task") if is_check(one)}
         for one in self.uninsured:
             visits = [
-                (str(visit.get("start")), record_name(visit))
+                (str(visit.get("start")), name_of(visit))
                 for visit in self._all("Appointment")
                 if one in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
                 and (visit.get("status") in ("booked", "pending") or self._flaw == "appointment status")
@@ -194,11 +196,11 @@ class Ending:
 
 def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
     """Return the contracts of a place, its patients and their records, by reference."""
-    patients = {record_name(one) for one in records if target_of(one.get("managingOrganization")) == place}
+    patients = {name_of(one) for one in records if target_of(one.get("managingOrganization")) == place}
     return {
-        record_name(one): one
+        name_of(one): one
         for one in records
-        if record_name(one) in patients
+        if name_of(one) in patients
         or target_of(one.get("participatingOrganization")) == place
         or not patients.isdisjoint(_about(one))
     }
@@ -249,3 +251,152 @@ def _goes_on(record: Resource, day: str) -> bool:
 def _ended(record: Resource, day: str) -> Resource:
     period = record.get("period")
     return {**record, "period": {**(period if isinstance(period, dict) else {}), "end": day}}
+
+
+class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
+    """Judges requests to end contracts.
+
+    Args:
+        requests: The requests.
+        scene: The places.
+        log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request, in lower case; empty for none.
+    """
+
+    def __init__(
+        self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> None:
+        super().__init__(requests, scene, log, answers)
+        self._own: list[set[str]] = []
+        """For each request, the contracts and coverages that only it may change."""
+        self._patients: list[set[str]] = []
+        """For each request, the patients with coverages that it may change."""
+        for request in requests:
+            here = records_of(request.place, scene.records)
+            ending = self._ending(request, here.values())
+            coverages = {name: one for name, one in here.items() if ending.is_coverage(one)}
+            self.at_start |= here
+            self._own.append({*coverages, *(name for name, one in here.items() if ending.is_contract(one))})
+            self._patients.append({target_of(one.get("beneficiary")) for one in coverages.values()})
+
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        possible = [[*self._verdicts(number, ending)] for ending in self._endings[number]]
+        # Of two that fit the agent's changes equally well, the one with more records leaves no change unexplained.
+        verdicts = min(
+            possible, key=lambda verdicts: (sum(one.problem is not None for one in verdicts), -len(verdicts))
+        )
+        created = {task for task, patient in self._new_tasks.items() if patient in self._patients[number]}
+        claimed = frozenset({verdict.record for verdict in verdicts} | created)
+        return self.sweep(number, verdicts, claimed, lambda: self._looked(self.requests[number]))
+
+    def _looked(self, request: InsurerRequest) -> bool:
+        """Whether the agent has looked for the contract."""
+        ending = self._ending(request, self.scene.records)
+        contracts = [name for name, one in self.at_start.items() if ending.is_contract(one)]
+        shown = bool(self.log.lookups_of(missing_contract(request, self.scene)))
+        return shown or bool(contracts and self.log.has_seen(contracts))
+
+    def _ending(self, request: InsurerRequest, records: Iterable[Resource]) -> Ending:
+        return Ending(records, request.place, request.insurer, request.ask.last_day, base_url=self.base_url)
+
+    @cached_property
+    def _new_tasks(self) -> dict[str, str]:
+        """The tasks that the agent has created, each with its patient."""
+        return {
+            record: target_of((self.log.at_end(record) or task).get("for"), self.base_url)
+            for record, task in self.log.created.items()
+            if record.startswith("Task/")
+        }
+
+    @cached_property
+    def _endings(self) -> list[list[Ending]]:
+        """For each request, what ends by the records that the agent met, and by those that earlier requests leave."""
+        found: list[list[Ending]] = []
+        for number, request in enumerate(self.requests):
+            states = [self._planned(number, found)]
+            mine = (one.number for one in self.log.writes_of_agent if one.record in self._own[number])
+            first = min(mine, default=None)
+            if first is not None:
+                tasks = [self.log.before(one, first) for one in self._new_tasks]
+                states.insert(0, [*(self.before(one, first) for one in self.at_start), *tasks])
+            found.append([self._ending(request, [one for one in state if one is not None]) for state in states])
+        return found
+
+    def _planned(self, number: int, endings: Sequence[Sequence[Ending]]) -> list[Resource | None]:
+        """Return the records after the requests with earlier letters, as the agent has left them."""
+        earlier = [one for possible in endings[:number] for one in possible]
+        left = set[str]().union(*self._own[:number], *(one.changes for one in earlier))
+        waiting = {patient for one in earlier for patient in one.tasks}
+        tasks = [one for one, patient in self._new_tasks.items() if patient in waiting]
+        return [
+            *(self.at_end(name) if name in left else one for name, one in self.at_start.items()),
+            *map(self.log.at_end, tasks),
+        ]
+
+    def _verdicts(self, number: int, ending: Ending) -> Iterator[RecordVerdict]:
+        """Yield the verdicts on the records that should change, and on those that changed and should not."""
+        for record, changed in ending.changes.items():
+            before = self._untouched(record)
+            expected = before | {name: changed[name] for name in ("status", "period") if name in changed}
+            yield self.updated(record, expected, before)
+        for patient, visit in ending.tasks.items():
+            yield from self._tasks_for(patient, visit)
+        others = [one for place, possible in enumerate(self._endings) if place != number for one in possible]
+        due = {record for one in others for record in one.changes} | ending.changes.keys()
+        for record in self.at_start:
+            if (
+                record in self.log.touched
+                and record not in due
+                and self._belongs(record, number)
+                and self._changed(record)
+            ):
+                yield RecordVerdict(record, "changed", harmed=True, due=False)
+        waiting = {patient for one in others for patient in one.tasks} | ending.tasks.keys()
+        for task, patient in self._new_tasks.items():
+            mine = self._first_of({patient}) == number
+            if patient not in waiting and mine and self.log.at_end(task) is not None:
+                yield RecordVerdict(task, "not needed", harmed=True, due=False)
+
+    def _tasks_for(self, patient: str, visit: str) -> Iterator[RecordVerdict]:
+        """Yield the verdicts on the tasks for a patient; one is needed."""
+        made = [one for one, about in self._new_tasks.items() if about == patient and self.log.at_end(one)]
+        problems = {one: [*self._wrong_elements(self.log.at_end(one) or {}, visit)] for one in made}
+        best = min(made, key=lambda one: len(problems[one]), default=None)
+        if best is None:
+            yield RecordVerdict(f"Task for {patient}", "missing")
+        else:
+            yield RecordVerdict(best, problems[best] or None, harmed=bool(problems[best]))
+        for one in made:
+            if one != best:
+                yield RecordVerdict(one, "not needed", harmed=True, due=False)
+
+    def _wrong_elements(self, task: Resource, visit: str) -> Iterator[Json]:
+        """Yield what is wrong with a new task for the right patient."""
+        for name, value in (("status", "requested"), ("intent", "order")):
+            if task.get(name) != value:
+                yield {name: task.get(name)}
+        code = task.get("code")
+        if not same_text(code.get("text") if isinstance(code, dict) else None, CHECK):
+            yield {"code": code}
+        if target_of(task.get("focus"), self.base_url) != visit:
+            yield {"focus": task.get("focus")}
+
+    def _belongs(self, record: str, number: int) -> bool:
+        """Whether a request is the first that may change a record."""
+        if not record.startswith("Account/"):
+            return record in self._own[number]
+        subjects = {target_of(one) for one in self.at_start[record].get("subject", [])}
+        return self._first_of(subjects) == number
+
+    def _first_of(self, patients: set[str]) -> int | None:
+        """Return the number of the first request that concerns one of some patients."""
+        return next((number for number, mine in enumerate(self._patients) if mine & patients), None)
+
+    def _untouched(self, record: str) -> Resource:
+        """Return a record as it was before the agent's first write to it."""
+        first = next((one for one in self.log.writes_of_agent if one.record == record), None)
+        return (first.before if first else self.at_end(record)) or {}
+
+    def _changed(self, record: str) -> bool:
+        return self.difference(self._untouched(record), self.at_end(record)) is not None

@@ -18,9 +18,7 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.packs.shift.registry import (
-    Contract,
-    Insurance,
-    Insurer,
+    Organization,
     card_number,
     contract_resource,
     draw_family,
@@ -44,18 +42,6 @@ _TASKS = ("requested", "accepted", "in-progress", "completed", "cancelled")
 _SOON, _AHEAD = 90, 120
 
 
-class Place(Params):
-    """A place with patients of its own.
-
-    Attributes:
-        id: Id of the Organization.
-        name: Name of the place.
-    """
-
-    id: str
-    name: str
-
-
 class InsurerScene(Params):
     """The records of several places.
 
@@ -72,67 +58,59 @@ class InsurerScene(Params):
     today: str
     due: tuple[int, int]
     decisive: int
-    places: tuple[Place, ...]
-    insurers: tuple[Insurer, ...]
+    places: tuple[Organization, ...]
+    insurers: tuple[Organization, ...]
     records: tuple[Resource, ...]
     practitioners: tuple[Resource, ...]
 
 
-def draw_insured(
-    rng: random.Random,
-    world: World,
-    ids: IdAllocator,
-    *,
-    places: int,
-    insurers: int,
-    patients: int,
-    due: tuple[int, int],
-    decisive: int,
-) -> InsurerScene:
-    """Draw places whose patients, coverages and contracts all come from the same random process.
+class InsurerSceneSampler:
+    """Draws places whose patients, coverages and contracts all come from the same random process.
 
     Args:
         rng: Random generator.
         world: The world.
         ids: Allocates ids.
-        places: Number of places.
         insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
-        patients: Number of patients of each place.
-        due: See `InsurerScene`.
-        decisive: See `InsurerScene`.
     """
-    drawer = _Drawer(rng, world, ids, insurers)
-    sites = [Place(id=drawer.ids.new("Organization"), name=name) for name in place_names(rng, world, places)]
-    records = [one for site in sites for one in drawer.place(site, patients)]
-    rng.shuffle(records)
-    return InsurerScene(
-        today=drawer.today.isoformat(),
-        due=due,
-        decisive=decisive,
-        places=tuple(sites),
-        insurers=drawer.insurers,
-        records=tuple(records),
-        practitioners=tuple(drawer.doctors),
-    )
-
-
-class _Drawer:
-    """Draws the records of places."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator, insurers: int) -> None:
-        self._rng, self._world, self.ids = rng, world, ids
-        self.today: date = world.now.date()
-        self.insurers = draw_insurers(rng, world, self.ids, insurers)
-        doctors = (new_person(rng, world, self.ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2))
-        self.doctors = [practitioner_resource(one) for one in doctors]
+        self._rng, self._world, self._ids = rng, world, ids
+        self._today: date = world.now.date()
+        self._insurers = draw_insurers(rng, world, ids, insurers)
+        doctors = (new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2))
+        self._doctors = [practitioner_resource(doctor) for doctor in doctors]
 
-    def place(self, place: Place, patients: int) -> list[Resource]:
+    def scene(self, *, places: int, patients: int, due: tuple[int, int], decisive: int) -> InsurerScene:
+        """Draw the records.
+
+        Args:
+            places: Number of places.
+            patients: Number of patients of each place.
+            due: See `InsurerScene`.
+            decisive: See `InsurerScene`.
+        """
+        names = place_names(self._rng, self._world, places)
+        sites = [Organization(id=self._ids.new("Organization"), name=name) for name in names]
+        records = [record for site in sites for record in self._place(site, patients)]
+        self._rng.shuffle(records)
+        return InsurerScene(
+            today=self._today.isoformat(),
+            due=due,
+            decisive=decisive,
+            places=tuple(sites),
+            insurers=self._insurers,
+            records=tuple(records),
+            practitioners=tuple(self._doctors),
+        )
+
+    def _place(self, place: Organization, patients: int) -> list[Resource]:
         """Draw the records of a place."""
         rng = self._rng
-        family = draw_family(rng, self._world, self.today, (4, 3))
+        family = draw_family(rng, self._world, self._today, (4, 3))
         named = rng.sample([*family.people((*family.adults, *family.children))], patients)
         people = [
-            person_called(rng, self.ids.new("Patient"), one.given, one.family, family.gender, one.birth_date)
+            person_called(rng, self._ids.new("Patient"), one.given, one.family, family.gender, one.birth_date)
             for one in named
         ]
         records = [*self._contracts(place)]
@@ -146,23 +124,21 @@ class _Drawer:
             records += [self._task(one.id) for _ in range(rng.choice((0, 0, 1)))]
         return records
 
-    def _contracts(self, place: Place) -> Iterator[Resource]:
+    def _contracts(self, place: Organization) -> Iterator[Resource]:
         rng = self._rng
-        for insurer in self.insurers:
+        for insurer in self._insurers:
             for _ in range(rng.choice((1, 1, 2))):
                 start, end = period_between(
-                    self.today - timedelta(days=rng.randrange(100, 900)),
-                    self.today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500)),
+                    self._today - timedelta(days=rng.randrange(100, 900)),
+                    self._today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500)),
                 )
                 yield contract_resource(
-                    Contract(
-                        id=self.ids.new("OrganizationAffiliation"),
-                        place=place.id,
-                        insurer=insurer.id,
-                        active=rng.random() < 0.9,
-                        start=start,
-                        end="" if rng.random() < 0.4 else end,
-                    )
+                    id=self._ids.new("OrganizationAffiliation"),
+                    place=place.id,
+                    insurer=insurer.id,
+                    active=rng.random() < 0.9,
+                    start=start,
+                    end="" if rng.random() < 0.4 else end,
                 )
 
     def _coverage(self, patient: str, subscriber: str) -> Resource:
@@ -170,20 +146,18 @@ class _Drawer:
         rng = self._rng
         soon = rng.random() < 0.15
         start, end = period_between(
-            self.today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900)),
-            self.today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
+            self._today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900)),
+            self._today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
         )
         made = insurance_resource(
-            Insurance(
-                id=self.ids.new("Coverage"),
-                patient=patient,
-                subscriber=subscriber,
-                insurer=rng.choice(self.insurers).id,
-                number=card_number(rng),
-                status=rng.choice(_INSURED),
-                start=start,
-                end="" if rng.random() < 0.4 else end,
-            )
+            id=self._ids.new("Coverage"),
+            patient=patient,
+            subscriber=subscriber,
+            insurer=rng.choice(self._insurers).id,
+            number=card_number(rng),
+            status=rng.choice(_INSURED),
+            start=start,
+            end="" if rng.random() < 0.4 else end,
         )
         if rng.random() < 0.85:
             return made
@@ -199,7 +173,7 @@ class _Drawer:
         ]
         return {
             "resourceType": "Account",
-            "id": self.ids.new("Account"),
+            "id": self._ids.new("Account"),
             "status": rng.choice(_ACCOUNTS),
             "name": f"Account {card_number(rng)}",
             "subject": [reference("Patient", patient)],
@@ -211,10 +185,10 @@ class _Drawer:
         past = rng.random() < 0.15
         minutes = 15 * rng.randrange(1, _AHEAD * 24 * 4)
         start = self._world.now + timedelta(minutes=-minutes if past else minutes)
-        actors = (reference("Patient", patient), reference("Practitioner", rng.choice(self.doctors)["id"]))
+        actors = (reference("Patient", patient), reference("Practitioner", rng.choice(self._doctors)["id"]))
         return {
             "resourceType": "Appointment",
-            "id": self.ids.new("Appointment"),
+            "id": self._ids.new("Appointment"),
             "status": rng.choice(_PAST if past else _COMING),
             "start": instant(start),
             "end": instant(start + timedelta(minutes=30)),
@@ -225,7 +199,7 @@ class _Drawer:
         rng = self._rng
         return {
             "resourceType": "Task",
-            "id": self.ids.new("Task"),
+            "id": self._ids.new("Task"),
             "status": rng.choice(_TASKS),
             "intent": "order",
             "code": {"text": rng.choice((CHECK, CHECK, "Call back"))},

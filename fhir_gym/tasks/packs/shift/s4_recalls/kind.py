@@ -13,21 +13,27 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import charts_of
-from fhir_gym.tasks.packs.shift.s4_recalls.judge import RecallJudge, conditions_that_would_count
-from fhir_gym.tasks.packs.shift.s4_recalls.rules import RULES, Facts, Reading, RecallContent, RecallDesk, RecallRequest
+from fhir_gym.tasks.packs.shift.s4_recalls.rules import (
+    RULES,
+    Facts,
+    Reading,
+    RecallContent,
+    RecallDesk,
+    RecallJudge,
+    RecallRequest,
+    conditions_that_would_count,
+)
 from fhir_gym.tasks.packs.shift.s4_recalls.scene import (
     CARE,
     CONDITIONS,
     RecallRules,
     RecallScene,
     RecallSceneSampler,
-    recall_resource,
     recall_resources,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -52,10 +58,16 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     key = "S4"
     title = "Recall of patients"
     minutes = 22
+    judge_type = RecallJudge
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")
     }
+    wordings = (
+        "Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
+        "Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
+        "Recall for {ask.test}: patients with {ask.condition}, none since {ask.since}.",
+    )
     rules = (
         "- The requests are about the patients of {place}: Patients with this Organization as managingOrganization "
         "and active true. Other patients, and patients who have died (deceasedBoolean is true, or there is a "
@@ -103,8 +115,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[RecallRequest, ...] | None:
-        chooser = _Chooser(rng, scene, world.now.date())
-        return next((tuple(chooser.found) for _ in range(_TRIES) if chooser.choose(outcomes)), None)
+        sampler = _RequestSampler(rng, scene, world.now.date())
+        return next((tuple(sampler.found) for _ in range(_TRIES) if sampler.choose(outcomes)), None)
 
     @override
     def resources(self, scene: RecallScene, world: World) -> list[Resource]:
@@ -122,14 +134,6 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
             "visit_days": str(rules.visit_days),
             "all": rules.model_dump_json(),
         }
-
-    @override
-    def text(self, ask: RecallContent, wording: int) -> str:
-        return (
-            f"Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
-            f"Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
-            f"Recall for {ask.test}: patients with {ask.condition}, none since {ask.since}.",
-        )[wording]
 
     @override
     def solve(self, ask: RecallContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -152,27 +156,17 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
             records += yield from _of(people, "ServiceRequest", code=codes)
             records += yield from _of(people, "Appointment", date=f"ge{instant(now)[:10]}")
             records += yield from _of(people, "Consent")
-        recalled = 0
-        for chart in charts_of(people, records).values():
-            decision = desk.decide(ask, chart)
-            if decision.needed:
-                condition, patient = CONDITIONS[ask.condition], str(chart.patient["id"])
-                made = recall_resource(TESTS[ask.test], condition, patient, instant(now)[:10], decision.urgent)
-                yield Post("/ServiceRequest", made)
-                recalled += 1
-        return DONE if recalled else NOTHING_TO_DO
+        charts = charts_of(people, records).values()
+        recalls = [recall for chart in charts if (recall := desk.recall(ask, chart)) is not None]
+        for recall in recalls:
+            yield Post("/ServiceRequest", recall)
+        return DONE if recalls else NOTHING_TO_DO
 
     @override
     def counterfactuals(self, request: RecallRequest, scene: RecallScene) -> list[Resource]:
         if request.outcome != NOTHING_TO_DO:
             return []
-        return [*conditions_that_would_count(request.ask, _desk(scene), scene)]
-
-    @override
-    def judge(
-        self, requests: Sequence[RecallRequest], scene: RecallScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return RecallJudge(requests, scene, log, answers).judge()
+        return [*conditions_that_would_count(request.ask, RecallDesk.of(scene), scene)]
 
 
 def _of(people: Sequence[Resource], resource_type: str, **more: str) -> Found:
@@ -191,11 +185,7 @@ def _about(name: str, rules: RecallRules) -> str:
     )
 
 
-def _desk(scene: RecallScene) -> RecallDesk:
-    return RecallDesk(scene.rules, scene.place, scene.laboratory, scene.now)
-
-
-class _Chooser:
+class _RequestSampler:
     """Chooses sweeps one after the other.
 
     Args:
@@ -205,7 +195,7 @@ class _Chooser:
     """
 
     def __init__(self, rng: random.Random, scene: RecallScene, today: date) -> None:
-        self._rng, self._scene, self._today, self._desk = rng, scene, today, _desk(scene)
+        self._rng, self._scene, self._today, self._desk = rng, scene, today, RecallDesk.of(scene)
         self._read: dict[str, dict[str, Reading]] = {}
         self._facts: dict[tuple[str, str], dict[str, Facts]] = {}
         self._rules: dict[str, dict[str, frozenset[str]]] = {}

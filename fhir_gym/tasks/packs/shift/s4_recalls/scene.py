@@ -24,7 +24,7 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.clinic import plausible_status
-from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, LabTest, reported_value
+from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.p3_releases.scene import consent_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
@@ -354,15 +354,16 @@ def recall_resources(scene: RecallScene) -> list[Resource]:
     return [*scene.organizations, *scene.patients, *scene.records]
 
 
-def recall_resource(test: LabTest, condition: Concept, patient: str, written: str, urgent: bool) -> Resource:
+def recall_resource(test: str, condition: str, patient: str, written: str, urgent: bool) -> Resource:
     """Build the recall of a patient: an order of the test."""
+    reason = CONDITIONS[condition]
     return {
         "resourceType": "ServiceRequest",
         "status": "active",
         "intent": "order",
         "priority": "urgent" if urgent else "routine",
-        "code": {"coding": [{"system": LOINC, "code": test.main.code}]},
+        "code": {"coding": [{"system": LOINC, "code": TESTS[test].main.code}]},
         "subject": reference("Patient", patient),
         "authoredOn": written,
-        "reasonCode": [{"coding": [{"system": condition.system, "code": condition.code}]}],
+        "reasonCode": [{"coding": [{"system": reason.system, "code": reason.code}]}],
     }
