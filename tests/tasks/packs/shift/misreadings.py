@@ -357,7 +357,10 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
                 ],
             ),
             "days of coverages": seen("Coverage", lambda one: one["period"].pop("end", None)),
-            "closed accounts": replace(at_status("active", "Account"), url=("status=active&", "")),
+            "closed accounts": replace(
+                seen("Account", lambda one: one.update(status="active") if one["status"] != "on-hold" else None),
+                url=("status=active&", ""),
+            ),
             "appointments of any status": replace(
                 at_status("booked", "Appointment"), url=("status=booked,pending&", "")
             ),

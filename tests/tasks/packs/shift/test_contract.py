@@ -246,15 +246,51 @@ def test_a_wrong_element_fails_the_requests_that_it_touches(
     pytest.fail("the mistake failed no request")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in WRITING if kind not in SWEEPS])
+def test_a_wrong_element_fails_only_its_own_request(
+    hospital: World, solved: Callable[[Episode], Solved], kind: str
+) -> None:
+    (resource_type, _), edit = next(iter(WRONG_WRITES[kind].items()))
+    episode = next(variations_that_write(hospital, kind, resource_type, solved))
+    whole, changed = solved(episode), False
+
+    def once(action: Action) -> list[Action]:
+        nonlocal changed
+        wrong = [action] if changed else edited(resource_type, edit, action)
+        changed |= wrong != [action]
+        return wrong
+
+    wrong = {*failed(play(episode, once))} - whole.dependent
+    assert wrong == {min(whole.checks_that_write(resource_type))} - whole.dependent
+    episode.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource_type"),
+    [("P2", "MedicationRequest"), ("P3", "Communication"), ("Q4", "MedicationRequest"), ("S4", "ServiceRequest")],
+)
+def test_a_record_about_another_patient_fails_its_request(
+    hospital: World, solved: Callable[[Episode], Solved], kind: str, resource_type: str
+) -> None:
+    episode = next(variations_that_write(hospital, kind, resource_type, solved))
+    whole = solved(episode)
+    subject = {"reference": f"Patient/{hospital.ids('Patient')[0]}"}
+    step = play(episode, lambda action: edited(resource_type, lambda body: body.update(subject=subject), action))
+    assert whole.checks_that_write(resource_type) - whole.dependent <= {*failed(step)}
+    assert "nothing else changed" in failed(step) and step.reward < 1
+    episode.close()
+
+
 def variations_that_write(
     world: World, kind: str, resource_type: str, solved: Callable[[Episode], Solved]
 ) -> Iterator[Episode]:
     """Yield episodes in which a request that depends on no other one writes a record of a type."""
     for variation in range(20):
-        with opened(world, f"{kind}-1", variation) as episode:
-            whole = solved(episode)
-            if whole.checks_that_write(resource_type) - whole.dependent:
-                yield episode
+        episode = opened(world, f"{kind}-1", variation)
+        whole = solved(episode)
+        if whole.checks_that_write(resource_type) - whole.dependent:
+            yield episode
+        episode.close()
 
 
 @pytest.mark.parametrize("kind", WRITING)
