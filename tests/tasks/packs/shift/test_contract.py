@@ -121,6 +121,20 @@ def test_shifts_are_long(hospital: World, kind: str) -> None:
         assert sum(steps) / len(steps) >= fewest
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_outcome_occurs(hospital: World, kind: str) -> None:
+    task, codes = get_task(ENV, f"{kind}-2"), {*kind_of(kind).codes}
+    seen: set[str] = set()
+    for variation in range(40):
+        params = task.variation(variation, hospital).params
+        assert isinstance(params, ShiftParams)
+        seen |= {request.outcome for request in params.requests}
+        if seen > codes:
+            return
+    pytest.fail(f"never seen: {codes - seen}")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_without_work_are_worth_nothing(hospital: World, kind: str) -> None:
     with opened(hospital, f"{kind}-1") as episode:

@@ -8,6 +8,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.p4_critical_results.rules import CriticalRequest, CriticalScene, results_due
+from fhir_gym.tasks.packs.shift.static_task import ShiftParams
 from tests.tasks.packs.shift.playing import failed, has_outcomes, opened_where, params_of, play
 
 
@@ -55,14 +56,18 @@ def test_the_score_is_the_share_of_results_right_minus_the_share_of_wrong_tasks(
 
 @pytest.mark.slow
 def test_existing_tasks_stay_as_they_are(hospital: World) -> None:
-    with one_department(hospital) as episode:
-        scene = scene_of(episode)
-        department = scene.department(requests_of(episode)[0].ask.department)
-        results = {one.id for one in scene.results_of[department.id]}
-        old = next(one for one in scene.tasks if one.result in results and one.status == "cancelled")
+    def cancelled(params: ShiftParams) -> list[str]:
+        scene = params.scene
+        results = {one.id for one in scene.results_of[scene.department(params.requests[0].ask.department).id]}
+        return [one.id for one in scene.tasks if one.result in results and one.status == "cancelled"]
+
+    with opened_where(
+        hospital, "P4-1", lambda params: has_outcomes(DONE)(params) and bool(cancelled(params))
+    ) as episode:
+        old = cancelled(params_of(episode))[0]
 
         def reopened(action: Action) -> list[Action]:
-            patch = [Put(f"/Task/{old.id}", {"resourceType": "Task", "id": old.id, "status": "requested"})]
+            patch = [Put(f"/Task/{old}", {"resourceType": "Task", "id": old, "status": "requested"})]
             return [*patch, action] if action.kind == "FINISH" else [action]
 
         assert failed(play(episode, reopened)) == ["request A"]
