@@ -20,20 +20,22 @@ ENV = "FHIRAgent/Shift-v0"
 _MOST_VARIATIONS = 60
 
 
-def opened(world: World, key: str = "Q1-1", variation: int = 0) -> Episode:
-    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
+def opened(world: World, key: str = "Q1-1", variation: int = 0, max_steps: int | None = None) -> Episode:
+    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense", max_steps=max_steps)
     episode.start()
     return episode
 
 
-def opened_where(world: World, key: str, condition: Callable[[ShiftParams], bool], first: int = 0) -> Episode:
+def opened_where(
+    world: World, key: str, condition: Callable[[ShiftParams], bool], first: int = 0, max_steps: int | None = None
+) -> Episode:
     """Open an episode of the first variation from number `first` whose parameters meet a condition."""
     task = get_task(ENV, key)
     for variation in range(first, first + _MOST_VARIATIONS):
         params = task.variation(variation, world).params
         assert isinstance(params, ShiftParams)
         if condition(params):
-            return opened(world, key, variation)
+            return opened(world, key, variation, max_steps)
     raise AssertionError(f"{_MOST_VARIATIONS} variations of {key} do not meet the condition")
 
 

@@ -1,69 +1,38 @@
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from decimal import Decimal
-from fractions import Fraction
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from fhir_gym import Episode
-from fhir_gym.actions import Finish, Get, Post, Put
+from fhir_gym.actions import Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i2_trends.kind import Trends
 from fhir_gym.tasks.packs.shift.i2_trends.rules import (
     MEASURES,
     Measure,
-    Rule,
     TrendContent,
     TrendRequest,
     agrees,
     counted,
-    exact_answer,
     rounded,
 )
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Named
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT
 from tests.tasks.packs.shift.playing import (
     after_lookups,
     failed,
     finish,
-    ids_called,
     names_of_checks,
     opened,
     opened_where,
     params_of,
-    play,
-    read_all,
 )
 
 
 def requests_of(episode: Episode) -> tuple[TrendRequest, ...]:
     return params_of(episode).requests
-
-
-@pytest.mark.parametrize(
-    ("key", "variation"), [("I2-1", 0), ("I2-2", 0), pytest.param("I2-2", 1_000, marks=pytest.mark.slow)]
-)
-def test_the_reference_solution_is_right(hospital: World, key: str, variation: int) -> None:
-    with opened(hospital, key, variation) as episode:
-        step = play(episode)
-        assert (step.reward, failed(step)) == (1.0, [])
-        assert step.info["step"] <= episode.step_limit
-
-
-@pytest.mark.parametrize("outcome", [DONE, "0", "7.4", *Trends.codes])
-def test_an_outcome_without_work_is_worth_nothing(hospital: World, outcome: str) -> None:
-    with opened(hospital, "I2-1") as episode:
-        assert episode.step(finish([outcome] * len(requests_of(episode)))).reward == 0
-
-
-def test_right_values_without_lookups_are_worth_nothing(hospital: World) -> None:
-    with opened(hospital, "I2-1") as episode:
-        assert episode.step(finish([one.outcome for one in requests_of(episode)])).reward == 0
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -94,28 +63,6 @@ def test_a_value_needs_only_the_results_that_decide(hospital: World, measure: Me
             assert (check in failed(step)) == bool(left_out)
 
 
-def only_results(change: Callable[[str], str]) -> Callable[[str], str]:
-    """Change only the searches for results."""
-    return lambda url: change(url) if url.startswith("/Observation") else url
-
-
-UNREAD: dict[str, Callable[[str], str]] = {
-    "no results": lambda url: "/metadata",
-    "ids only": lambda url: f"{url}&_elements=id",
-    "one result": lambda url: url.replace("_count=200", "_sort=-date&_count=1"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unread", UNREAD)
-def test_a_value_needs_the_results_that_count(hospital: World, unread: str) -> None:
-    with opened(hospital, "I2-1", 1) as episode:
-        values = names_of_checks(one.outcome not in Trends.codes for one in requests_of(episode))
-        assert after_lookups(episode, lambda url: url).reward == 1
-        missing = failed(after_lookups(episode, only_results(UNREAD[unread])))
-        assert values and set(values) <= set(missing)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("read", [0, 1])
 def test_no_result_needs_a_search_for_both_codes(hospital: World, read: int) -> None:
@@ -132,121 +79,6 @@ def test_no_result_needs_a_search_for_both_codes(hospital: World, read: int) -> 
 
 def _code(url: str) -> str:
     return dict(parse_qsl(urlsplit(url).query)).get("code", "")
-
-
-# A solver written from the prompt: it reads whole charts and filters and computes with fractions.
-
-
-def conversions(prompt: str) -> dict[str, tuple[str, str, Fraction, Fraction, int]]:
-    """Read the table of tests in the prompt: codes, factor, addend and decimals by name."""
-    line = re.compile(
-        r"  - (\S+): (\S+) in \S+, and (\S+) in \S+; the value in \S+ is ([\d.]+) times the value in "
-        r"[^\s;,]+(?:, plus ([\d.]+))?; answer in \S+, with (\d) decimals?"
-    )
-    found = line.findall(prompt)
-    return {n: (a, b, Fraction(factor), Fraction(added or 0), int(d)) for n, a, b, factor, added, d in found}
-
-
-MISTAKES = ("window", "status", "repeats", "unit", "name", "page")
-
-
-def other_solution(episode: Episode, mistake: str = "") -> list[str]:
-    """Solve all questions, with at most one mistake."""
-    table = conversions(episode.variation.prompt)
-    return [_solved(episode, one.ask, table[one.ask.test], mistake) for one in requests_of(episode)]
-
-
-def _solved(episode: Episode, ask: TrendContent, test: tuple[str, str, Fraction, Fraction, int], mistake: str) -> str:
-    called = ids_called(episode, ask.patient, exact=mistake != "name")
-    if len(called) != 1 and not (mistake == "name" and called):
-        return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
-    count = 20 if mistake == "page" else 200
-    chart = read_all(episode, f"/Observation?subject=Patient/{called[0]}&_count={count}")
-    first, last, factor, added, digits = test
-    specimens: dict[str, tuple[str, Fraction]] = {}
-    for number, one in enumerate(sorted(chart, key=lambda one: (one["effectiveDateTime"], one["issued"]))):
-        code, taken = one["code"]["coding"][0]["code"], one["effectiveDateTime"]
-        value = Fraction(str(one["valueQuantity"]["value"]))
-        if code not in (first, last):
-            continue
-        if mistake != "status" and one["status"] in ("preliminary", "entered-in-error", "cancelled"):
-            continue
-        if mistake != "window" and not ask.first_day <= taken[:10] <= ask.last_day:
-            continue
-        if code == last and mistake != "unit":
-            value = factor * value + added
-        specimens[f"{taken} {number}" if mistake == "repeats" else taken] = (taken, value)
-    values = [specimens[one][1] for one in sorted(specimens)]
-    if len(values) < 1 + (ask.measure == "change"):
-        return NO_RESULT
-    if ask.measure == "above":
-        return str(sum(one > Fraction(ask.limit) for one in values))
-    found = {"mean": sum(values) / len(values), "highest": max(values), "change": values[-1] - values[0]}[ask.measure]
-    return f"{float(found):.{digits}f}"
-
-
-@pytest.mark.parametrize("key", ["I2-1", pytest.param("I2-2", marks=pytest.mark.slow)])
-def test_another_solver_is_right(hospital: World, key: str) -> None:
-    for variation in (2, 3):
-        with opened(hospital, key, variation) as episode:
-            step = episode.step(finish(other_solution(episode)))
-            assert failed(step) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_fails_the_questions_that_it_touches(hospital: World, mistake: str) -> None:
-    touched = 0
-    for variation in (4, 5):
-        with opened(hospital, "I2-2", variation) as episode:
-            answers, requests = other_solution(episode, mistake), requests_of(episode)
-            same = [_same(answer, one) for answer, one in zip(answers, requests, strict=True)]
-            wrong = names_of_checks(not one for one in same)
-            found = failed(episode.step(finish(answers)))
-            # Who read the wrong chart, or only a part of it, also lacks evidence where the answer happens to be right.
-            assert set(wrong) <= set(found) if mistake in ("name", "page") else wrong == found
-            touched += len(wrong)
-    assert touched > 1
-
-
-def _same(answer: str, request: TrendRequest) -> bool:
-    try:
-        return Decimal(answer) == Decimal(request.outcome)
-    except ArithmeticError:
-        return answer == request.outcome
-
-
-@pytest.mark.slow
-def test_the_rules_make_a_difference(hospital: World) -> None:
-    rules: tuple[Rule, ...] = ("status", "repeats", "unit")
-    with opened(hospital, "I2-2", 6) as episode:
-        scene = params_of(episode).scene
-        values = [one for one in requests_of(episode) if one.outcome not in Trends.codes]
-        for request in values:
-            results = [one for one in scene.results if one.patient == request.patients[0]]
-            ask = request.ask
-
-            def without(rule: Rule, ask: TrendContent = ask, results: Any = results) -> str:
-                value = exact_answer(ask, results, rule)
-                return NO_RESULT if value is None else rounded(ask, value)
-
-            assert without("window") != request.outcome
-            assert any(without(rule) != request.outcome for rule in rules)
-        assert values
-
-
-def test_writes_fail_the_rest(hospital: World) -> None:
-    with opened(hospital, "I2-1", 2) as episode:
-        note = Post("/Basic", {"resourceType": "Basic", "code": {"text": "note"}})
-        step = play(episode, lambda one: [note, one] if one.kind == "FINISH" else [one])
-        assert failed(step) == ["nothing else changed"] and 0 < step.reward < 1
-        result = params_of(episode).scene.results[0].id
-        odd = Put(f"/Observation/{result}", {"resourceType": "Observation", "id": result, "valueQuantity": "?"})
-        episode.start()
-        step = play(episode, lambda one: [one] if one.kind != "FINISH" else [odd, one])
-        assert failed(step) == ["nothing else changed"]
-        episode.start()
-        assert episode.step(Finish(["A: 7.4.1", "B: NaN", "C: 1e400", 7, None])).reward == 0
 
 
 def ask(measure: str, test: str = "glucose") -> TrendContent:
