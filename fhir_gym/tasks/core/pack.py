@@ -13,7 +13,7 @@ from typing import Any
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks.core.task import Task
 
-_TASK_MODULE = re.compile(r"[a-z][0-9]+_")
+_TASK_MODULE = re.compile(r"[a-z][0-9]+[a-z]?_")
 
 TaskReader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
 """Function that reads a benchmark's own files and returns its tasks by key.
