@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
@@ -21,8 +20,8 @@ from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
-from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, find_task
+from fhir_gym.tasks.core.variation import variation_cache
 from fhir_gym.types import Phrasing
 
 ARGUMENTS = ("tasks", "render_mode", "prepared")
@@ -31,11 +30,6 @@ ARGUMENTS = ("tasks", "render_mode", "prepared")
 _OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
 """A limit above the length of the longest response (64 MiB)."""
-_MAX_PREPARED = 16
-"""Maximum number of prepared episodes that stay in memory.
-
-A higher limit would need more memory, and training rarely repeats a variation soon.
-"""
 
 
 class _Choice(NamedTuple):
@@ -140,16 +134,12 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.tasks = self._supported(keys, named=tasks is not None or from_file)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
-        # A running server holds the records of one prepared episode, so an earlier one cannot be kept. With start
-        # states, one open episode is faster than several, because each connection compiles its own statements.
-        self._max_prepared = _MAX_PREPARED if config.fhir_server is None and not prepared else 1
-        self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
-        self._start_states = shared_start_states if prepared else None
-        shared_start_states.reserve(prepared)
-        self._release = finalize(self, shared_start_states.release, prepared)
+        variation_cache.reserve(prepared)
+        self._release = finalize(self, variation_cache.release, prepared)
         self._server: RunningServer | None = None
+        self._choice: _Choice | None = None
         self._episode: Episode | None = None
-        self._over = False
+        self._state = "no episode has started"
         self._shown = ""
 
     @override
@@ -165,10 +155,10 @@ class FHIREnv(gymnasium.Env[str, str]):
             TaskError: The variation does not exist or is not in `split`, or the phrasing does not exist.
         """
         super().reset(seed=seed)
-        self._episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))
-        observation = self._episode.start()
-        self._shown = observation
-        return observation, self._episode.info()
+        episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))
+        self._shown = observation = episode.start()
+        self._state = ""
+        return observation, episode.info()
 
     @override
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -178,12 +168,12 @@ class FHIREnv(gymnasium.Env[str, str]):
             ResetNeeded: The episode is over, or no episode was started.
             WrongTypeError: The action is not a text.
         """
-        if self._episode is None:
-            raise ResetNeeded(f"{'the episode is over' if self._over else 'no episode has started'}: call reset()")
+        if self._episode is None or self._state:
+            raise ResetNeeded(f"{self._state}: call reset()")
         step = self._episode.step(action)
         self._shown = f"> {action}\n{step.observation}"
         if step.done:
-            self._episode, self._over = None, True
+            self._state = "the episode is over"
         return step.observation, step.reward, step.terminated, step.truncated, step.info
 
     @override
@@ -193,9 +183,7 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     @override
     def close(self) -> None:
-        self._episode = None
-        while self._episodes:
-            self._episodes.popitem()[1].close()
+        self._close_episode()
         self._release()
         if self._server is not None:
             self._server.release()
@@ -237,16 +225,19 @@ class FHIREnv(gymnasium.Env[str, str]):
         return _Choice(task, variation, phrasing, max_steps if limit is None else min(max_steps, limit))
 
     def _prepare(self, choice: _Choice) -> Episode:
-        if choice in self._episodes:
-            self._episodes.move_to_end(choice)
-            return self._episodes[choice]
-        if len(self._episodes) >= self._max_prepared:
-            self._episodes.popitem(last=False)[1].close()
+        """Return the chosen episode. The open episode is used again if it is the chosen one."""
+        if self._episode is not None and choice == self._choice:
+            return self._episode
+        self._close_episode()
         task, variation, phrasing, max_steps = choice
         config = replace(self.config, phrasing=phrasing, max_steps=max_steps)
         url = config.one_server()
         if url is not None and self._server is None:
             self._server = RunningServer(url, config.fhir_credentials)
-        episode = Episode(config, task=task, variation=variation, start_states=self._start_states, server=self._server)
-        self._episodes[choice] = episode
-        return episode
+        self._episode, self._choice = Episode(config, task=task, variation=variation, server=self._server), choice
+        return self._episode
+
+    def _close_episode(self) -> None:
+        episode, self._episode, self._state = self._episode, None, "no episode has started"
+        if episode is not None:
+            episode.close()

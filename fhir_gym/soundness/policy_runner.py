@@ -18,7 +18,8 @@ from fhir_gym.soundness.memoized_session import MemoizedSession
 from fhir_gym.soundness.policy_groups import Expected, Group, expected_result
 from fhir_gym.tasks.core.grader import Grading, SharedFindings, find_evidence, grade, idle_checks, measure_tool_usage
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.task import Gold, LatestResponse, Task, Variation
+from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.responses import ParsedResponses
@@ -121,7 +122,6 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self._parsed = ParsedResponses(_MOST_PARSED)
         self._must_look = task.requires_evidence(variation.params)
         self._scratch: tuple[Session, Checkpoint] | None = None
-        self._idle: dict[Grading, tuple[str, ...]] = {}
         self._simulation: Simulation | None = None
         self._most_actions = max(_MAX_ACTIONS, _MOST_PER_STEP * (task.max_steps or 0))
 
@@ -170,13 +170,10 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     def _findings(self, policy: Policy, end: FinishedEpisode) -> SharedFindings:
         """Compute only the findings that the verdicts need, to save time over many policies."""
         grading, is_gold = policy.grading, policy.group == "gold"
-        if grading not in self._idle:
-            self._idle[grading] = idle_checks(self.task, self.variation, end, grading)
         asked = self._must_look or is_gold or grading == "evidence"
         evidence = find_evidence(self.task, self.variation, end) if asked else _NOT_ASKED
-        return SharedFindings(
-            evidence, measure_tool_usage(self.task, end) if is_gold else _NOT_MEASURED, self._idle[grading]
-        )
+        usage = measure_tool_usage(self.task, end) if is_gold else _NOT_MEASURED
+        return SharedFindings(evidence, usage, idle_checks(self.task, self.variation, end, grading))
 
     @contextmanager
     def _open_scratch(self, records: Sequence[Resource]) -> Iterator[Session]:

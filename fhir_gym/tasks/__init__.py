@@ -34,9 +34,10 @@ from fhir_gym.tasks.core.splits import (
     split_numbers,
     split_of,
 )
-from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
+from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task
 from fhir_gym.tasks.core.task_sets import TaskSet
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.answers import (
     AnswerForm,
     CountAnswer,

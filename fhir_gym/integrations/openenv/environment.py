@@ -84,8 +84,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         if phrasing is not None:
             config = replace(config, phrasing=phrasing)
         self._end()  # a running FHIR server serves one episode at a time
-        start_states = self._catalog.start_states
-        self._episode = Episode(config, task=spec.task, variation=spec.variation, start_states=start_states)
+        self._episode = Episode(config, task=spec.task, variation=spec.variation)
         text, info = self._episode.start(), self._episode.info()
         state.phrasing = info["phrasing"]
         self._state = state
