@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note, print_json, progress, table
-from fhir_gym.cli._options import JsonOption, PriceInOption, PriceOutOption, names, prices_of
+from fhir_gym.cli._options import JsonOption, PriceOptions, names, with_option_groups
 
 if TYPE_CHECKING:
     from fhir_gym.rollouts import Rollout
@@ -19,7 +19,9 @@ Outcome = Literal["all", "success", "failure"]
 _SHOWN = 5
 
 
+@with_option_groups
 def review(
+    *,
     rollouts: Annotated[list[Path], typer.Argument(metavar="ROLLOUTS", help="Rollout files.")],
     model: Annotated[str, typer.Option(help="Name of the model that reviews.")],
     out: Annotated[Path, typer.Option(help="Folder for the opinions (reviews.jsonl) and the sheet (review.md).")],
@@ -39,8 +41,7 @@ def review(
     max_cost: Annotated[
         float | None, typer.Option(min=0, help="Ask no more after the run has cost this much; it needs prices.")
     ] = None,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    token_prices: PriceOptions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the opinions in the folder.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,7 +62,7 @@ def review(
         concurrency=concurrency,
         max_chars=max_chars,
     )
-    budget = Budget(episodes=max_reviews, tokens=max_tokens, cost=max_cost, prices=prices_of(price_in, price_out))
+    budget = Budget(episodes=max_reviews, tokens=max_tokens, cost=max_cost, prices=token_prices.prices())
     chosen = _chosen(rollouts, names(tasks), outcome)
     with progress("Reviewing verdicts") as update:
         run = reviewer.review(

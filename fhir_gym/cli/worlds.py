@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import (
-    FhirCaOption,
-    FhirHeaderFromEnvOption,
-    FhirHeaderOption,
-    FhirTokenOption,
-    FhirUserOption,
-    JsonOption,
-    fhir_credentials,
-)
+from fhir_gym.cli._options import CredentialOptions, JsonOption, with_option_groups
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -68,7 +60,9 @@ def build(
 
 
 @app.command("import")
+@with_option_groups
 def import_(
+    *,
     source: Annotated[str, typer.Argument(help="Folder (searched recursively), file, or URL of a FHIR server.")],
     format: Annotated[
         Literal["ndjson", "bundles"] | None,
@@ -81,11 +75,7 @@ def import_(
         str | None,
         typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default the name of the folder.")] = None,
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
@@ -100,7 +90,7 @@ def import_(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     reports: list[ImportReport] = []
     with progress(f"Importing {source}") as update:
         if "://" in source:
@@ -126,7 +116,9 @@ def import_(
 
 
 @app.command()
+@with_option_groups
 def upload(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     add: Annotated[
@@ -136,11 +128,7 @@ def upload(
             help="Keep other resources of the world's types on the server; those with the same id are replaced.",
         ),
     ] = False,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a world to a FHIR server, and compare them afterwards.
@@ -151,7 +139,7 @@ def upload(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
         report = worlds.upload(opened, server, add=add, headers=credentials.headers, ca=credentials.ca, progress=update)
     if as_json:
@@ -163,15 +151,13 @@ def upload(
 
 
 @app.command()
+@with_option_groups
 def compare(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many differences; all are counted.")] = 100,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a world with the resources of the same types on a FHIR server; exit with 1 if they differ.
@@ -182,7 +168,7 @@ def compare(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
         found = worlds.compare(
             opened, server, headers=credentials.headers, ca=credentials.ca, most=limit, progress=update
@@ -201,7 +187,9 @@ def compare(
 
 
 @app.command()
+@with_option_groups
 def restore(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     from_world: Annotated[
@@ -220,11 +208,7 @@ def restore(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
@@ -236,15 +220,15 @@ def restore(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
-    access: Any = {"headers": credentials.headers, "ca": credentials.ca}
+    credentials = access.credentials()
+    authority: Any = {"headers": credentials.headers, "ca": credentials.ca}
     with _opened(world) as opened:
         found = None
         if from_world:
             with progress(f"Comparing {opened.name}") as update:
-                found = worlds.compare(opened, server, progress=update, **access)
+                found = worlds.compare(opened, server, progress=update, **authority)
             _confirm_changes(found, yes)
-        report = worlds.restore(opened, server, comparison=found, force=force, **access)
+        report = worlds.restore(opened, server, comparison=found, force=force, **authority)
     if as_json:
         print_json(asdict(report))
         return
