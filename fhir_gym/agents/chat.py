@@ -16,8 +16,7 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.sync_adapter import SyncAdapter
 from fhir_gym.agents.tool_sources import ToolSource
-from fhir_gym.agents.tool_sources.factory import FHIR, make_tool_sources, split_tools
-from fhir_gym.agents.tool_sources.toolbox import Toolbox
+from fhir_gym.agents.tool_sources.toolbox import FHIR, Toolbox, make_tool_sources, split_tools
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.types import Json
 

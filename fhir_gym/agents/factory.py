@@ -9,13 +9,10 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fhir_gym.agents.baselines import GoldAgent, IdleAgent, RandomAgent, ScriptedAgent
 from fhir_gym.agents.chat import ChatAgent
-from fhir_gym.agents.gold import GoldAgent
-from fhir_gym.agents.idle import IdleAgent
 from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import Agent, require_agent
-from fhir_gym.agents.random_agent import RandomAgent
-from fhir_gym.agents.scripted import ScriptedAgent
 from fhir_gym.errors import AgentError, FhirGymError, UnknownNameError, WrongTypeError, in_one_line
 from fhir_gym.plugins import AGENTS as GROUP
 from fhir_gym.plugins import entry_points_of, find_object, load_plugin

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -13,10 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from fhir_gym.cli._console import progress
+
 if TYPE_CHECKING:
-    from fhir_gym.fhir import Credentials
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.fhir import Credentials, World
     from fhir_gym.rollouts import Budget, Prices
     from fhir_gym.suites import Suite
+    from fhir_gym.tasks import Grading, RewardRule
 
 
 def one_pack(text: str) -> str:
@@ -328,3 +333,58 @@ def numbers_by_name(given: list[str] | None) -> dict[str, float]:
         except ValueError:
             raise typer.BadParameter(f"{text!r} does not have the form NAME=NUMBER") from None
     return found
+
+
+GradingOption = Annotated[
+    Literal["state", "evidence"],
+    typer.Option(
+        help="What to grade. state: the end state and the answer; evidence: also whether the agent read the records."
+    ),
+]
+RewardOption = Annotated[
+    Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")
+]
+MaxStepsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
+]
+
+
+def open_worlds(names: Iterable[str], stack: ExitStack) -> dict[str, World]:
+    """Open each world once; `stack` closes them."""
+    from fhir_gym import worlds
+
+    opened: dict[str, World] = {}
+    for name in dict.fromkeys(names):
+        with progress(f"Building {name}") as update:
+            opened[name] = stack.enter_context(worlds.load(name, progress=update))
+    return opened
+
+
+def episode_configs(
+    env_ids: Iterable[str],
+    world: str | None,
+    stack: ExitStack,
+    *,
+    grading: Grading,
+    reward: RewardRule,
+    max_steps: int | None,
+) -> list[EpisodeConfig]:
+    """Return the settings of each pack's episodes with an open world, which `stack` closes.
+
+    Args:
+        env_ids: Env ids of the packs; repeated ones count once.
+        world: World of all packs; None for the packs' own worlds.
+        stack: Where the worlds are entered.
+        grading: See `EpisodeConfig`.
+        reward: See `EpisodeConfig`.
+        max_steps: See `EpisodeConfig`.
+    """
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.tasks import get_pack
+
+    names = {env_id: world or get_pack(env_id).world for env_id in env_ids}
+    opened = open_worlds(names.values(), stack)
+    return [
+        EpisodeConfig(env_id, world=opened[name], grading=grading, reward=reward, max_steps=max_steps)
+        for env_id, name in names.items()
+    ]

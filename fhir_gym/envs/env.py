@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
@@ -9,11 +10,11 @@ from weakref import finalize
 
 import gymnasium
 from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import TimeLimit
 from typing_extensions import override
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
 from fhir_gym.arguments import require_phrasing_type, require_whole
-from fhir_gym.envs.limits import step_limit_around
 from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
@@ -241,3 +242,23 @@ class FHIREnv(gymnasium.Env[str, str]):
         episode, self._episode, self._state = self._episode, None, "no episode has started"
         if episode is not None:
             episode.close()
+
+
+def step_limit_around(env: gymnasium.Env[str, str]) -> int | None:
+    """Return the lowest step limit of the `TimeLimit` wrappers around an environment; None without such wrappers.
+
+    An environment must know the last step to grade the episode there. But Gymnasium does not tell an environment about
+    its wrappers, such as the `TimeLimit` that `make(max_episode_steps=…)` adds. This function therefore searches the
+    call stack for wrappers that have called `reset`. Call it only from the environment's `reset`.
+    """
+    limits = []
+    frame = inspect.currentframe()
+    frame = frame and frame.f_back and frame.f_back.f_back
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if not isinstance(caller, gymnasium.Env) and not frame.f_globals.get("__name__", "").startswith("gymnasium."):
+            break
+        if isinstance(caller, TimeLimit) and caller.unwrapped is env:
+            limits.append(caller._max_episode_steps)
+        frame = frame.f_back
+    return min(limits, default=None)

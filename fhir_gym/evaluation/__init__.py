@@ -4,7 +4,7 @@ from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
 from fhir_gym.evaluation.figures import write_figures
-from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown
+from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown, write_report
 from fhir_gym.evaluation.intervals import (
     ClusteredMean,
     Interval,
@@ -15,7 +15,6 @@ from fhir_gym.evaluation.intervals import (
     wilson,
 )
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, Rate, ToolCalls
-from fhir_gym.evaluation.output import write_report
 from fhir_gym.evaluation.page import html, write_page
 from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance

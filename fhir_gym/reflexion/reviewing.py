@@ -12,7 +12,6 @@ from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.provider import Provider
 from fhir_gym.agents.tool_sources import ToolSource, error_text
 from fhir_gym.reflexion.config import MemoryTrainingConfig
-from fhir_gym.reflexion.journal import ReplyJournal, request_key
 from fhir_gym.reflexion.prompts import (
     EVALUATOR_PROMPT,
     evaluator_message,
@@ -22,6 +21,7 @@ from fhir_gym.reflexion.prompts import (
 )
 from fhir_gym.reflexion.replies import Critique, Lessons, parse_critique, parse_lessons
 from fhir_gym.reflexion.spending import Spending
+from fhir_gym.reflexion.training_folder import ReplyJournal, request_key
 from fhir_gym.rollouts import Rollout
 
 MAX_LOOKUPS = 8

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from typing_extensions import override
 
 from fhir_gym.agents import Usage
 from fhir_gym.errors import TrainingBudgetError
-from fhir_gym.reflexion.journal import journal_usage
 from fhir_gym.rollouts import BudgetTracker
 from fhir_gym.rollouts.budget import Prices
 
@@ -77,14 +74,3 @@ class AgentBudget(BudgetTracker):
     @override
     def spend(self, usage: Usage, prices: Prices | None = None) -> None:
         self._spending.add("agent", usage)
-
-
-def folder_usage(folder: Path) -> dict[str, Usage]:
-    """Return the tokens by role that a training folder accounts for. The folder may be missing or in use."""
-    total = Usage()
-    for path in sorted(folder.glob("trial-*.jsonl")):
-        for line in path.read_bytes().splitlines(keepends=True):
-            usage = json.loads(line).get("usage") if line.endswith(b"\n") else None
-            total += Usage.model_validate(usage) if usage else Usage()
-    known = journal_usage(folder / "replies.jsonl")
-    return {role: known.get(role, Usage()) for role in ROLES} | {"agent": total}

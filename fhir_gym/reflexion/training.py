@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fhir_gym import worlds
-from fhir_gym.agents import Agent, ConcurrentAgent, require_agent
+from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
@@ -23,7 +25,6 @@ from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
 from fhir_gym.reflexion.instance_data import InstanceData
 from fhir_gym.reflexion.leak_filter import MAX_SITUATION, LeakFilter
-from fhir_gym.reflexion.lessons_agent import VariationName, with_lessons
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
 from fhir_gym.reflexion.spending import AgentBudget, MayContinue, Spending
@@ -32,6 +33,69 @@ from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, run_plan
 from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks import find_task, get_pack, task_set
 from fhir_gym.types import Json
+
+
+class VariationName(NamedTuple):
+    """The pack, the task and the variation of an episode."""
+
+    env_id: str
+    task: str
+    variation: int
+
+
+def with_lessons(agent: Agent | ConcurrentAgent, lessons: Mapping[VariationName, str]) -> Agent | ConcurrentAgent:
+    """Return an agent whose prompts end with lessons.
+
+    Args:
+        agent: The agent.
+        lessons: The text for each variation.
+    """
+    return _ConcurrentReader(agent, lessons) if isinstance(agent, ConcurrentAgent) else _Reader(agent, lessons)
+
+
+class _Lessons:
+    """The parts that both kinds of agents share."""
+
+    def __init__(self, agent: Agent | ConcurrentAgent, lessons: Mapping[VariationName, str]) -> None:
+        self.name = agent.name
+        plain = json.dumps(sorted(lessons.items()), ensure_ascii=True)
+        digest = blake2b(plain.encode(), digest_size=8).hexdigest()
+        self.settings: Mapping[str, Json] = {**agent.settings, "lessons": digest}
+        self._lessons = lessons
+
+    def add(self, text: str, context: EpisodeContext) -> str:
+        """Return a text with the lessons of an episode at its end."""
+        lessons = self._lessons.get(VariationName(context.env_id, context.task, context.variation))
+        return f"{text}\n\n{lessons}" if lessons else text
+
+
+class _ConcurrentReader(_Lessons):
+    def __init__(self, agent: ConcurrentAgent, lessons: Mapping[VariationName, str]) -> None:
+        super().__init__(agent, lessons)
+        self._agent = agent
+
+    def converse(self, observation: str, context: EpisodeContext) -> AsyncConversation:
+        read = replace(context, prompt=self.add(context.prompt, context))
+        return self._agent.converse(self.add(observation, context), read)
+
+    async def aclose(self) -> None:
+        await self._agent.aclose()
+
+
+class _Reader(_Lessons):
+    def __init__(self, agent: Agent, lessons: Mapping[VariationName, str]) -> None:
+        super().__init__(agent, lessons)
+        self._agent = agent
+        self._first: str | None = None
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        self._first = self.add(observation, context)
+        self._agent.reset(self._first, replace(context, prompt=self.add(context.prompt, context)))
+
+    def act(self, observation: str) -> str | Reply:
+        first, self._first = self._first, None
+        return self._agent.act(first or observation)
+
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]

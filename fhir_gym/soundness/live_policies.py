@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
-from fhir_gym.soundness.hidden_writes import batch
+from fhir_gym.soundness.near_misses import batch
 from fhir_gym.soundness.policy_runner import Policy, PolicyRun, Script, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.tasks.core.params import Params

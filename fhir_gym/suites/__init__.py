@@ -1,7 +1,6 @@
 """Suites: named lists of episodes, and evaluations that write a result card."""
 
-from fhir_gym.suites.card import Card, Figures, PackCard, Share
-from fhir_gym.suites.card_text import card_markdown, results_table
+from fhir_gym.suites.card import Card, Figures, PackCard, Share, card_markdown, results_table
 from fhir_gym.suites.catalogue import OFFICIAL, get_suite, known_suites, suite_names
 from fhir_gym.suites.content import SuiteContent, open_suite
 from fhir_gym.suites.remarks import suite_remarks

@@ -11,7 +11,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from fhir_gym.errors import WorldError
-from fhir_gym.file_lock import FileLock
+from fhir_gym.files import FileLock
 
 VARIABLE = "FHIR_GYM_CACHE"
 """Environment variable that names another cache folder."""

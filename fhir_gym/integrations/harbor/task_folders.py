@@ -11,9 +11,8 @@ from fhir_gym.actions import GRAMMAR, Action, to_request
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import Request
 from fhir_gym.files import write_files
-from fhir_gym.integrations.harbor import static_files
 from fhir_gym.integrations.harbor.server import FINISH_PATH, HEALTH_PATH
-from fhir_gym.integrations.harbor.verdict_files import VERDICT_FOLDER
+from fhir_gym.integrations.harbor.verdict_files import REWARD, VERDICT, VERDICT_FOLDER
 from fhir_gym.mcp_servers.server import HTTP_PATH
 from fhir_gym.rollouts import Rollout, RunPlan, run_plan
 from fhir_gym.types import Json
@@ -85,12 +84,12 @@ def task_files(rollout: Rollout, image: str = IMAGE, *, mcp: bool = True) -> dic
     return {
         "task.toml": _task_toml(rollout, mcp=mcp),
         "instruction.md": _instruction(rollout, mcp=mcp),
-        "environment/Dockerfile": static_files.DOCKERFILE,
+        "environment/Dockerfile": DOCKERFILE,
         "environment/docker-compose.yaml": _compose(rollout, image),
-        "tests/Dockerfile": static_files.TEST_DOCKERFILE,
-        "tests/test.sh": static_files.TEST_SH,
-        "solution/solve.sh": static_files.SOLVE_SH,
-        "solution/solve.py": static_files.SOLVE_PY,
+        "tests/Dockerfile": TEST_DOCKERFILE,
+        "tests/test.sh": TEST_SH,
+        "solution/solve.sh": SOLVE_SH,
+        "solution/solve.py": SOLVE_PY,
         "solution/requests.json": json.dumps(_solution(rollout), ensure_ascii=False, indent=2) + "\n",
     }
 
@@ -219,3 +218,52 @@ def _step(method: str, url: str, headers: dict[str, str], body: str | None) -> d
 def _json(value: Json) -> str:
     """Return a value as JSON, which is also TOML (for text and numbers) and YAML."""
     return json.dumps(value, ensure_ascii=False)
+
+
+DOCKERFILE = """\
+# The agent's container. The records, the task and its grading are in another container.
+FROM python:3.12-slim
+RUN apt-get update \\
+    && apt-get install -y --no-install-recommends ca-certificates curl \\
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /work
+"""
+TEST_DOCKERFILE = """\
+FROM python:3.12-slim
+COPY test.sh /tests/test.sh
+"""
+TEST_SH = f"""\
+#!/bin/bash
+# Hand over the verdict, which Harbor has fetched from the container of the server after the agent's container stopped.
+set -e
+if [ ! -f {VERDICT_FOLDER}/{REWARD} ]; then
+    echo "The episode has no verdict, so it gets no reward: the server failed." >&2
+    cat {VERDICT_FOLDER}/{VERDICT} >&2 || true
+    exit 1
+fi
+cat {VERDICT_FOLDER}/{VERDICT}
+cp {VERDICT_FOLDER}/{VERDICT} {VERDICT_FOLDER}/{REWARD} /logs/verifier/
+"""
+SOLVE_SH = """\
+#!/bin/bash
+set -e
+exec python3 "$(dirname "$0")/solve.py"
+"""
+SOLVE_PY = """\
+\"\"\"Send the requests of the reference solution, then the answer.\"\"\"
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+for step in json.loads(Path(__file__).with_name("requests.json").read_text("utf-8")):
+    body = step["body"].encode() if step["body"] is not None else None
+    request = urllib.request.Request(step["url"], body, step["headers"], method=step["method"])
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            status = response.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    print(step["method"], step["url"], status)
+"""

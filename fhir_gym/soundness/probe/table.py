@@ -9,8 +9,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fhir_gym.soundness.probe.features import Columns, candidates
-from fhir_gym.soundness.probe.flattening import Background
+from fhir_gym.soundness.probe.features import Background, Columns, candidates
 from fhir_gym.soundness.probe.scenes import Scene
 
 

@@ -20,8 +20,14 @@ from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError, RecordError
 from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
-from fhir_gym.soundness.verdict_review.opinions import VerdictReview, is_quoted, read_opinion
-from fhir_gym.soundness.verdict_review.prompts import MAX_CHARS, Question, ask_about
+from fhir_gym.soundness.verdict_review.opinions import (
+    MAX_CHARS,
+    Question,
+    VerdictReview,
+    ask_about,
+    is_quoted,
+    read_opinion,
+)
 from fhir_gym.soundness.verdict_review.sheet import COLUMNS, counts, to_markdown
 from fhir_gym.tasks import Verdict
 from fhir_gym.types import Json

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes, random_resident
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes, random_resident, seeded_random
 from fhir_gym.types import Json, Resource
 
 _CONTACT = ("telecom", "address")

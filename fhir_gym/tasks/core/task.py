@@ -4,35 +4,150 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
 
 from fhir_gym.actions import Action
-from fhir_gym.errors import TaskError
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.garbage_collection import garbage_collection_paused
-from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
-from fhir_gym.tasks.core.dials import Dial
-from fhir_gym.tasks.core.ids import UpdateTimes
+from fhir_gym.tasks.core.ids import UpdateTimes, seeded_random
 from fhir_gym.tasks.core.params import Params, SceneParams
 from fhir_gym.tasks.core.placing import updated_at
-from fhir_gym.tasks.core.seeded_random import seeded_random
-from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import require_variation, split_of
-from fhir_gym.tasks.core.turn_protocol import TurnProtocol
+from fhir_gym.tasks.core.turn_protocol import Simulation, TurnProtocol
 from fhir_gym.tasks.core.variation import DrawnVariation, Variation, variation_cache
 from fhir_gym.tasks.grading.answers import AnswerForm
-from fhir_gym.tasks.grading.checks import Check
+from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.counterfactuals import may_be_like
-from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import BRIEF, Json, Phrasing, Resource
+
+_SEPARATOR, _EQUALS = "+", "="
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A number that changes how much a task draws.
+
+    Attributes:
+        usual: The value that the task has without dials.
+        least: The minimum.
+        most: The maximum.
+        is_whole: Whether only whole numbers are possible.
+    """
+
+    usual: float
+    least: float
+    most: float
+    is_whole: bool = False
+
+    def checked(self, name: str, value: object) -> float:
+        """Return a value of this dial, rounded to six digits.
+
+        Raises:
+            FhirGymError: The value is not a number, or not in the range of the dial.
+        """
+        number = None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        if number is None or not self.least <= number <= self.most or (self.is_whole and not number.is_integer()):
+            kind = "whole number" if self.is_whole else "number"
+            raise FhirGymError(f"dial {name} must be a {kind} from {self.least:g} to {self.most:g}, not {value!r}")
+        return float(f"{number:.6g}")
+
+
+def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, object]) -> dict[str, float]:
+    """Return the values that differ from the usual ones, in the order of the dials.
+
+    Args:
+        key: Key of the task, for error messages.
+        dials: The dials of the task.
+        values: The values by the names of dials.
+
+    Raises:
+        UnknownNameError: The task has no such dial.
+        FhirGymError: A value is not possible.
+    """
+    for name in values:
+        if name not in dials:
+            raise UnknownNameError(f"dial of task {key}", name, dials)
+    found = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
+    return {name: value for name, value in found.items() if value != dials[name].usual}
+
+
+def key_with_dials(key: str, values: Mapping[str, float]) -> str:
+    """Return the key of a task with values of dials, such as ``day-3+minutes=60``."""
+    return _SEPARATOR.join([key, *(f"{name}{_EQUALS}{value:.6g}" for name, value in values.items())])
+
+
+def split_key(key: str) -> tuple[str, dict[str, object]]:
+    """Split a key with dials into the key of the task and the values of the dials. A text is no valid value."""
+    task, *settings = key.split(_SEPARATOR)
+    pairs = (setting.partition(_EQUALS) for setting in settings)
+    return task, {name: _number(text) for name, _, text in pairs}
+
+
+def _number(text: str) -> object:
+    """Return the number that a text means; the text itself if it means none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+_REQUIRED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "key": (lambda value: _is_text(value) and value != "", "a non-empty string"),
+    "title": (_is_text, "a string"),
+    "category": (_is_text, "a string"),
+    "difficulty": (lambda value: value in (1, 2, 3), "1, 2 or 3"),
+    "kind": (lambda value: value in ("query", "action"), "'query' or 'action'"),
+    "required_tools": (
+        lambda value: isinstance(value, tuple) and all(map(_are_texts, value)),
+        "a tuple of tuples of tool names",
+    ),
+    "required_resources": (_are_texts, "a tuple of resource types"),
+    "prohibited_tools": (_are_texts, "a tuple of tool names"),
+    "prompts": (lambda value: _are_texts(value) and value != (), "a tuple of at least one string"),
+    "answer_instructions": (_is_text, "a string"),
+    "answer": (
+        lambda value: callable(getattr(value, "problem", None)),
+        "an answer form, such as IdAnswer(('Patient',))",
+    ),
+    "brief": (lambda value: value is None or (_is_text(value) and value != ""), "a non-empty string or None"),
+    "gold_steps": (lambda value: isinstance(value, int) and value > 0, "a positive integer"),
+}
+
+
+def require_attributes(task: type[Any]) -> None:
+    """Check the class attributes of a task class.
+
+    Raises:
+        TaskError: An attribute is missing or has an invalid value.
+    """
+    missing = [name for name in _REQUIRED if not hasattr(task, name)]
+    if missing:
+        raise TaskError(
+            f"task class {task.__name__} must define {', '.join(missing)} (base classes pass abstract=True)"
+        )
+    for name, (is_valid, wanted) in _REQUIRED.items():
+        value = getattr(task, name)
+        if not is_valid(value):
+            raise TaskError(f"{name} of task class {task.__name__} must be {wanted}, not {value!r}")
+
 
 _FARTHEST_CREATED = 900_000
 """Maximum random offset of the ids that the server assigns. The offset prevents agents from guessing ids."""

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.tasks.grading.end_state import LoggedRequest
-from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.end_state import LoggedRequest, returned_resources
 
 
 class Evidence(BaseModel):

@@ -8,8 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.errors import UnknownNameError
-from fhir_gym.tasks.grading.checks import Check
-from fhir_gym.tasks.grading.diagnosis import Diagnosis
+from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
 from fhir_gym.types import Json

@@ -18,7 +18,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, observation_of
 from fhir_gym.tasks.packs.shift.p4_critical_results.tests import (

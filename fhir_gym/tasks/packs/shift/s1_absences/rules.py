@@ -10,7 +10,7 @@ from functools import cached_property
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, is_new_name
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
 from fhir_gym.tasks.packs.shift.clinic import (
     OCCUPIED,

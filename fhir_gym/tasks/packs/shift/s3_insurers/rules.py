@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.kind import Request, RequestContent
 from fhir_gym.tasks.packs.shift.q3_registrations.rules import elements, items
