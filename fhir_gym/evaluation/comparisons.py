@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fhir_gym.evaluation.distributions import rounded
 from fhir_gym.evaluation.intervals import clustered_mean, mcnemar
+from fhir_gym.evaluation.metrics import rounded
 
 K = TypeVar("K", bound=Hashable)
 

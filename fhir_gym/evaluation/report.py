@@ -13,9 +13,9 @@ from typing import Literal, get_args
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics
-from fhir_gym.evaluation.repeats import Attempts
 from fhir_gym.evaluation.runs import AgentRun, pooled_runs
 from fhir_gym.evaluation.statistics import RunStatistics
+from fhir_gym.evaluation.variance import Attempts
 from fhir_gym.rollouts import Prices
 
 Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "task", "split"]

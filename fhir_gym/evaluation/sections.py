@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES
-from fhir_gym.evaluation.metrics import AggregateMetrics, Rate
-from fhir_gym.evaluation.repeats import pass_at_k, reliability, repeat_counts, without_variance
+from fhir_gym.evaluation.metrics import AggregateMetrics, Distribution, Rate
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.statistics import ErrorRate, RunStatistics
 from fhir_gym.evaluation.text_table import Section, number, p_value, percent, points
-from fhir_gym.evaluation.variance import VarianceParts
+from fhir_gym.evaluation.variance import VarianceParts, pass_at_k, reliability, repeat_counts, without_variance
 
 _MAX_RESOURCE_TYPES = 10
 """Maximum number of resource types in a table; the JSON and CSV outputs have all."""

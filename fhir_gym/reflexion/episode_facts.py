@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fhir_gym.fhir import World
-from fhir_gym.reflexion.instance_data import InstanceData
+from fhir_gym.reflexion.leak_filter import InstanceData
 from fhir_gym.rollouts import Rollout, parse_numbers
 from fhir_gym.tasks import Variation, task_set
 from fhir_gym.types import Json, Phrasing

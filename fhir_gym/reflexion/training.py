@@ -23,8 +23,7 @@ from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
-from fhir_gym.reflexion.instance_data import InstanceData
-from fhir_gym.reflexion.leak_filter import MAX_SITUATION, LeakFilter
+from fhir_gym.reflexion.leak_filter import MAX_SITUATION, InstanceData, LeakFilter
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
 from fhir_gym.reflexion.spending import AgentBudget, MayContinue, Spending

@@ -22,11 +22,10 @@ from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
 from fhir_gym.tasks.core.turn_protocol import Simulation
 from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest
-from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.plain_requests import parse_plain
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
-from fhir_gym.tasks.grading.verdict import Verdict
+from fhir_gym.tasks.grading.verdict import Evidence, Verdict
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:

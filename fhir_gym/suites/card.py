@@ -17,7 +17,7 @@ from fhir_gym.evaluation.text_table import Section, number, percent, points
 from fhir_gym.printable import JSON_ESCAPES, markdown_text, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
-from fhir_gym.suites.content import SuiteContent
+from fhir_gym.suites.suite import SuiteContent
 
 CARD_VERSION = 1
 """Version of the card's format."""
@@ -385,3 +385,34 @@ def _markdown(section: Section) -> str:
     rows = [[markdown_text(cell, _MAX_SETTING) for cell in row] for row in (section.columns, *section.rows)]
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def suite_remarks(paths: Sequence[str | Path]) -> list[str]:
+    """Return remarks about evaluations of different suites, and about incomplete evaluations.
+
+    Args:
+        paths: The inputs of a report: folders of evaluations, their ``rollouts.jsonl``, or other rollout files, which
+            are ignored.
+    """
+    cards: dict[str, Card] = {}
+    remarks = []
+    for path in map(Path, paths):
+        file = _card_file(path)
+        if file is not None:
+            try:
+                cards[str(path)] = Card.load(file)
+            except RecordError as error:
+                remarks.append(str(error))
+    suites = {(card.suite, card.suite_hash) for card in cards.values()}
+    if len(suites) > 1:
+        named = "; ".join(f"{path}: {card.suite} {card.suite_hash[:12]}" for path, card in cards.items())
+        remarks.append(f"evaluations of different suites are not comparable: {named}")
+    remarks += [f"{path}: {remark}" for path, card in cards.items() for remark in card.remarks]
+    return remarks
+
+
+def _card_file(path: Path) -> Path | None:
+    """Return the card that belongs to an input of a report; None if there is none."""
+    folder = path if path.is_dir() else path.parent if path.name == ROLLOUTS else None
+    file = None if folder is None else folder / CARD_JSON
+    return file if file is not None and file.is_file() else None

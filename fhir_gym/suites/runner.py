@@ -19,8 +19,7 @@ from fhir_gym.rollouts import Budget, BudgetTracker, Prices, Rollout, read_rollo
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
 from fhir_gym.suites.catalogue import get_suite
-from fhir_gym.suites.content import SuiteContent, open_suite
-from fhir_gym.suites.suite import Suite
+from fhir_gym.suites.suite import Suite, SuiteContent, open_suite
 
 
 def evaluate(

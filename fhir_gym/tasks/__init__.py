@@ -8,9 +8,9 @@ Pack modules import the base classes of tasks from this package. They import ans
 from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, Part, experiment_packs, get_experiment
 from fhir_gym.tasks.core.grader import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.core.ids import IdAllocator
-from fhir_gym.tasks.core.pack import Pack
 from fhir_gym.tasks.core.params import LabelledRequest, Params, SceneParams
 from fhir_gym.tasks.core.registry import (
+    Pack,
     find_packs,
     find_task,
     get_pack,
@@ -48,10 +48,9 @@ from fhir_gym.tasks.grading.answers import (
 )
 from fhir_gym.tasks.grading.checks import Check, Diagnosis, equal
 from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest, RemoteView, TimedRequest, View
-from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, requests_answered
 from fhir_gym.tasks.grading.unrequested_content import ADD_NOTHING
-from fhir_gym.tasks.grading.verdict import REWARD_RULES, RewardRule, Verdict
+from fhir_gym.tasks.grading.verdict import REWARD_RULES, Evidence, RewardRule, Verdict
 
 __all__ = [
     "ADD_NOTHING",

@@ -13,7 +13,7 @@ from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.grading.counterfactuals import Version, counterfactuals_shown, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import LoggedRequest, returned_resources
-from fhir_gym.tasks.grading.evidence import missing_records
+from fhir_gym.tasks.grading.verdict import missing_records
 from fhir_gym.types import Resource
 from tests.fhir.request_parts import request_parts
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fhir_gym.errors import MissingExtraError
-from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.figures.charts import Bars, Chart, Figure, HeatMap, Stacks, Violins
 from fhir_gym.evaluation.figures.style import (
     INK,
@@ -30,6 +29,7 @@ from fhir_gym.evaluation.figures.style import (
     slot_width,
     text_colour,
 )
+from fhir_gym.evaluation.metrics import Distribution
 
 _FEWEST = 5
 """Smallest number of values for which a shape is drawn; fewer values are drawn as points."""

@@ -21,14 +21,16 @@ from fhir_gym.errors import FhirGymError, InfraError, RecordError
 from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
 from fhir_gym.soundness.verdict_review.opinions import (
+    COLUMNS,
     MAX_CHARS,
     Question,
     VerdictReview,
     ask_about,
+    counts,
     is_quoted,
     read_opinion,
+    to_markdown,
 )
-from fhir_gym.soundness.verdict_review.sheet import COLUMNS, counts, to_markdown
 from fhir_gym.tasks import Verdict
 from fhir_gym.types import Json
 

@@ -17,11 +17,10 @@ from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import FinishedEpisode, LoggedRequest, OpenScratchSession
-from fhir_gym.tasks.grading.evidence import Evidence, missing_records
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
 from fhir_gym.tasks.grading.unrequested_content import added_meaning
-from fhir_gym.tasks.grading.verdict import Verdict, explain
+from fhir_gym.tasks.grading.verdict import Evidence, Verdict, explain, missing_records
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:

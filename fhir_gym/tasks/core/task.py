@@ -15,14 +15,18 @@ from fhir_gym.actions import Action
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.messages import Response
-from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.ids import UpdateTimes, seeded_random
 from fhir_gym.tasks.core.params import Params, SceneParams
-from fhir_gym.tasks.core.placing import updated_at
 from fhir_gym.tasks.core.splits import require_variation, split_of
 from fhir_gym.tasks.core.turn_protocol import Simulation, TurnProtocol
-from fhir_gym.tasks.core.variation import DrawnVariation, Variation, variation_cache
+from fhir_gym.tasks.core.variation import (
+    DrawnVariation,
+    Variation,
+    garbage_collection_paused,
+    updated_at,
+    variation_cache,
+)
 from fhir_gym.tasks.grading.answers import AnswerForm
 from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.counterfactuals import may_be_like

@@ -116,7 +116,7 @@ class ToolUsage(BaseModel):
         overlap: Similarity to the templates; None without templates.
         reference: Number of requests of the reference solution: the length of the shortest template or, if a variation
             decides it, the number of requests in that variation. None if it is not known; see
-            `fhir_gym.rollouts.reference.with_reference`.
+            `fhir_gym.rollouts.recorder.with_reference`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
