@@ -10,11 +10,10 @@ from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.context_window import ContextPolicy
-from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
+from fhir_gym.agents.conversation import Conversation, LookupRules, SyncAdapter, make_opening
 from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import Provider, Sampling
-from fhir_gym.agents.sync_adapter import SyncAdapter
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.toolbox import FHIR, Toolbox, make_tool_sources, split_tools
 from fhir_gym.errors import FhirGymError, UnknownNameError

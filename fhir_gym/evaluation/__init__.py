@@ -1,6 +1,5 @@
 """Evaluation: success rates and other statistics of rollouts, grouped and compared."""
 
-from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
 from fhir_gym.evaluation.figures import write_figures
 from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown, write_report
@@ -16,7 +15,7 @@ from fhir_gym.evaluation.intervals import (
 from fhir_gym.evaluation.metrics import AggregateMetrics, Distribution, EpisodeMetrics, Rate, ToolCalls
 from fhir_gym.evaluation.page import html, write_page
 from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
-from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
+from fhir_gym.evaluation.report import DIMENSIONS, Dimension, PairedDifference, Report, dimensions, paired_difference
 from fhir_gym.evaluation.runs import AgentRun, read_runs
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse

@@ -20,8 +20,7 @@ from fhir_gym.reflexion.prompts import (
     repair_message,
 )
 from fhir_gym.reflexion.replies import Critique, Lessons, parse_critique, parse_lessons
-from fhir_gym.reflexion.spending import Spending
-from fhir_gym.reflexion.training_folder import ReplyJournal, request_key
+from fhir_gym.reflexion.training_folder import ReplyJournal, Spending, request_key
 from fhir_gym.rollouts import Rollout
 
 MAX_LOOKUPS = 8

@@ -18,8 +18,13 @@ from fhir_gym.fhir import World
 from fhir_gym.soundness.added_elements import reversals
 from fhir_gym.soundness.answer_variants import consists_of_ids
 from fhir_gym.soundness.equivalents import equivalents
-from fhir_gym.soundness.flawed_policies import always_create, constant_answers, flawed_policies, other_variation
-from fhir_gym.soundness.live_policies import live_policies
+from fhir_gym.soundness.flawed_policies import (
+    always_create,
+    constant_answers,
+    flawed_policies,
+    live_policies,
+    other_variation,
+)
 from fhir_gym.soundness.near_misses import looks_at_news, near_misses
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, script

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing_extensions import override
 
 from fhir_gym.errors import RecordError
-from fhir_gym.run_files import names_by_settings, rollout_files, unique_names
+from fhir_gym.evaluation.runs import names_by_settings, rollout_files, unique_names
 from fhir_gym.web.episode_row import COLUMNS, EpisodeRow
 from fhir_gym.web.rollout_reader import Line, RolloutReader
 

@@ -26,6 +26,9 @@ from fhir_gym.soundness.probe import (
 )
 from fhir_gym.soundness.probe.features import Background, days, flatten
 from fhir_gym.soundness.probe.models import (
+    Group,
+    Table,
+    build_table,
     count_records,
     hits,
     predict_answers,
@@ -36,7 +39,6 @@ from fhir_gym.soundness.probe.models import (
 )
 from fhir_gym.soundness.probe.run import max_lucky_hits
 from fhir_gym.soundness.probe.scenes import Scene, reference_of, scenes_of
-from fhir_gym.soundness.probe.table import Group, Table, build_table
 from fhir_gym.tasks import SceneParams, get_task, pack_ids, task_keys
 from fhir_gym.tasks.core.ids import IdAllocator, id_number
 from fhir_gym.types import Resource

@@ -12,6 +12,8 @@ import numpy as np
 from fhir_gym.fhir import World
 from fhir_gym.soundness.probe.features import Background
 from fhir_gym.soundness.probe.models import (
+    Table,
+    build_table,
     count_records,
     hits,
     predict_answers,
@@ -22,7 +24,6 @@ from fhir_gym.soundness.probe.models import (
 )
 from fhir_gym.soundness.probe.report import LEARNERS, BlindReport, ProbeReport, RankerReport, TaskProbe
 from fhir_gym.soundness.probe.scenes import Scene, scenes_of
-from fhir_gym.soundness.probe.table import Table, build_table
 from fhir_gym.soundness.task_check import Progress
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_task, task_keys

@@ -15,8 +15,7 @@ from fhir_gym.arguments import require_whole
 from fhir_gym.training.menu.actions import fill
 from fhir_gym.training.menu.grounding import pointer_value, search_value
 from fhir_gym.training.menu.prompt import Prompt
-from fhir_gym.training.menu.slots import Slot, Value, Variable
-from fhir_gym.training.menu.templates import Template, Templates
+from fhir_gym.training.menu.templates import Slot, Template, Templates, Value, Variable
 from fhir_gym.training.menu.view import Pointer, View
 
 _MAX_OPTIONS = 24
