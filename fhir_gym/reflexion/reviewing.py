@@ -155,7 +155,7 @@ class Reviewer:
     async def _complete(self, role: _Role, messages: Sequence[Message]) -> Completion:
         """Return the reply to a request. An equal request is sent only once, also if it is running at the moment."""
         opening = Opening(protocol="text", messages=(), seed=role.seed)
-        key = request_key(role.name, role.provider.sampling.request(messages, opening))
+        key = request_key(role.name, role.provider.model.request(messages, opening))
         known = self.journal.find(key)
         if known is not None:
             return known
