@@ -14,7 +14,7 @@ from benchmarks._measure import machine_unit, timed
 from fhir_gym.agents import EpisodeContext, GoldAgent
 from fhir_gym.fhir import World
 from fhir_gym.tasks import task_set
-from fhir_gym.tasks.core.task import clear_variation_cache
+from fhir_gym.tasks.core.variation import variation_cache
 
 __all__ = ["gold_episodes"]
 
@@ -42,7 +42,7 @@ def gold_episodes(env_id: str, world: World, variations: Sequence[int]) -> dict[
             _play(env, env_id, task, variations[0], world)
             found[task] = []
             for variation in variations[1:]:
-                clear_variation_cache()
+                variation_cache.clear()
                 gc.collect(1)
                 play = partial(_play, env, env_id, task, variation, world)
                 unit, spent, again = (timed(work, time.process_time_ns) for work in (machine_unit, play, machine_unit))

@@ -17,9 +17,8 @@ from benchmarks._measure import Report, machine_unit, timed
 from fhir_gym import Episode, worlds
 from fhir_gym.agents import EpisodeContext, GoldAgent
 from fhir_gym.fhir import World
-from fhir_gym.start_states import StartStates
 from fhir_gym.tasks import get_pack, get_task, task_keys
-from fhir_gym.tasks.core.task import clear_variation_cache
+from fhir_gym.tasks.core.variation import variation_cache
 
 __all__ = ["measure_task"]
 
@@ -48,16 +47,16 @@ def measure_task(task: str, world: World, variations: Sequence[int]) -> dict[str
     Raises:
         RuntimeError: The reference solution failed.
     """
-    states = StartStates()
-    states.reserve(1)
     found = _Figures()
     for number in variations:
         figures = found if number != variations[0] else _Figures()
-        clear_variation_cache()
+        variation_cache.clear()
         gc.collect()
-        _play(task, number, world, None, figures)
-        _play(task, number, world, states, _Figures())
-        _play(task, number, world, states, figures)
+        _play(task, number, world, figures, prepared=False)
+        variation_cache.reserve(1)
+        _play(task, number, world, _Figures(), prepared=True)
+        _play(task, number, world, figures, prepared=True)
+        variation_cache.release(1)
     whole = sum(found.new) + sum(found.steps) / 2 + sum(found.grading)
     return {
         "steps": round(len(found.steps) / 2 / len(found.new), 1),
@@ -71,13 +70,13 @@ def measure_task(task: str, world: World, variations: Sequence[int]) -> dict[str
     }
 
 
-def _play(task: str, number: int, world: World, states: StartStates | None, figures: _Figures) -> None:
+def _play(task: str, number: int, world: World, figures: _Figures, *, prepared: bool) -> None:
     """Play one episode of the reference solution; the last action ends and grades it."""
     agent = GoldAgent()
     begun = time.process_time_ns()
-    with Episode(_PACK, task=task, variation=number, world=world, start_states=states) as episode:
+    with Episode(_PACK, task=task, variation=number, world=world) as episode:
         prompt = episode.start()
-        (figures.new if states is None else figures.prepared).append((time.process_time_ns() - begun) / 1e3)
+        (figures.prepared if prepared else figures.new).append((time.process_time_ns() - begun) / 1e3)
         agent.reset(prompt, EpisodeContext(_PACK, task, number, world, seed=0, max_steps=0, prompt=prompt))
         observation = prompt
         while True:
@@ -89,7 +88,7 @@ def _play(task: str, number: int, world: World, states: StartStates | None, figu
                 break
             figures.steps.append(spent)
             observation = step.observation
-        (figures.grading if states is None else figures.grading_prepared).append(spent)
+        (figures.grading_prepared if prepared else figures.grading).append(spent)
         if not episode.verdict().success:
             raise RuntimeError(f"the reference solution of task {task}, variation {number} failed")
 

@@ -26,9 +26,8 @@ from fhir_gym import worlds
 from fhir_gym.agents import EpisodeContext, GoldAgent
 from fhir_gym.envs import FHIREnv
 from fhir_gym.fhir import World
-from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import task_set
-from fhir_gym.tasks.core.task import clear_variation_cache
+from fhir_gym.tasks.core.variation import variation_cache
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
 
 __all__ = ["Episodes", "main", "menu_steps"]
@@ -94,7 +93,7 @@ class Episodes:
 
 def _memory_kb() -> float:
     """Return the mean size of a start state in memory."""
-    return round(shared_start_states.size / len(shared_start_states) / 1e3, 1) if len(shared_start_states) else 0.0
+    return round(variation_cache.size / max(1, len(variation_cache)) / 1e3, 1)
 
 
 def _unit() -> float:
@@ -118,7 +117,7 @@ def measure_episodes(report: Report, world: World, variations: int) -> None:
     """Measure resets and gold episodes, first with new variations and then with start states in memory."""
     tasks = sum(len(task_set(env_id)) for env_id in _PACKS)
     for name, prepared in (("new variations", 0), ("start states in memory", tasks * variations)):
-        clear_variation_cache()
+        variation_cache.clear()
         episodes = Episodes(world, range(variations), prepared)
         if prepared:
             episodes.play(time.process_time_ns)  # the first round draws, the second computes index rows
@@ -126,9 +125,7 @@ def measure_episodes(report: Report, world: World, variations: int) -> None:
         units = [_unit()]
         episodes.play(time.process_time_ns)
         units.append(_unit())
-        more = (
-            {"start_state_kb": round(shared_start_states.size / len(shared_start_states) / 1e3, 1)} if prepared else {}
-        )
+        more = {"start_state_kb": _memory_kb()} if prepared else {}
         report.times(f"reset: {name}", Times(episodes.resets, median(units)), **more)
         seconds = (sum(episodes.resets) + sum(episodes.steps)) / 1e6
         _rate(report, f"gold episodes: {name}", len(episodes.steps), seconds, median(units))

@@ -17,7 +17,6 @@ from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError,
 from fhir_gym.fhir import FhirSession, Response, Session, World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import (
     BeforeView,
     FinishedEpisode,
@@ -25,7 +24,6 @@ from fhir_gym.tasks import (
     RemoteView,
     Simulation,
     TurnProtocol,
-    Variation,
     Verdict,
     find_task,
     grade,
@@ -88,10 +86,15 @@ class Episode(AbstractContextManager["Episode"]):
         env_id: Env id of the task's pack (``"FHIRAgent/Appointment-v0"``), or an `EpisodeConfig`.
         task: Key of the task in its pack.
         variation: Number of the variation.
-        start_states: Start states to use and to extend; None to draw and load the variation.
         server: The running server `fhir_server`, if the caller uses it for several episodes; None to lock it for this
             episode only.
         settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
+
+    Attributes:
+        config: The settings.
+        task: The task.
+        variation: The variation.
+        world: The world.
 
     Raises:
         UnknownNameError: The pack, task, world, grading or reward rule does not exist.
@@ -114,22 +117,20 @@ class Episode(AbstractContextManager["Episode"]):
         *,
         task: str,
         variation: int = 0,
-        start_states: StartStates | None = None,
         server: RunningServer | None = None,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
-        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server"))
+        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "server"))
         self.task = find_task(config.task_set(), task)
         config.choose_tasks(task)  # refuses a task that is not held out, if the split requires it
         config.require_support([task])
         if server is None:
             config.one_server()  # several servers are an error
-        (self._number,) = config.require_variations([variation])
+        (number,) = config.require_variations([variation])
         self.world, self._owns_world = config.resolve_world()
-        self._start_state: StartState | None = None
-        self._variation: Variation | None = None
+        self.variation = self.task.variation(number, self.world, config.phrasing)
         # Local and remote sessions share a protocol, but their checkpoints have different types.
-        self._session = self._prepared(None if config.fhir_server else start_states, server)
+        self._session = self._prepared(server)
         self._origin = self._session.checkpoint()
         self._state: str = "new"
         self._steps = self._invalid_actions = 0
@@ -140,40 +141,22 @@ class Episode(AbstractContextManager["Episode"]):
         self._verdict: Verdict | None = None
         self._simulation: Simulation | None = None
 
-    def _prepared(self, start_states: StartStates | None, server: RunningServer | None) -> FhirSession:
+    def _prepared(self, server: RunningServer | None) -> FhirSession:
         """Return a session with the start state."""
         config = self.config
-        if start_states is not None:
-            self._start_state = start_states.find(self.task, self._number, config.phrasing, self.world)
-        if self._start_state is not None:
-            return self._start_state.open_session(self.world, base_url=config.base_url)
-        variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
         session = _open_session(self.world, config, server)
         try:
-            variation.load_into(session)
+            self.variation.load_into(session)
         except FhirError as error:
             session.close()
             error_type = InfraError if config.fhir_server else TaskError
-            message = f"task {self.task.key}, variation {self._number} cannot be prepared: {error.diagnostics}"
-            raise error_type(message) from error
+            which = f"task {self.task.key}, variation {self.variation.number}"
+            raise error_type(f"{which} cannot be prepared: {error.diagnostics}") from error
         except BaseException:
             with suppress(InfraError):  # the first failure is the one to report
                 session.close()
             raise
-        if start_states is not None and isinstance(session, Session):
-            self._start_state = StartState.of(variation, session)
-            if self._start_state is not None:
-                start_states.keep(self.task, config.phrasing, self.world, self._start_state)
         return session
-
-    @property
-    def variation(self) -> Variation:
-        """The variation."""
-        if self._variation is None:
-            assert self._start_state is not None
-            recent = self.task.recent_variation(self._number, self.world, self.config.phrasing)
-            self._variation = recent or self._start_state.variation()
-        return self._variation
 
     @property
     def step_limit(self) -> int:
@@ -183,7 +166,7 @@ class Episode(AbstractContextManager["Episode"]):
     @property
     def prompt(self) -> str:
         """The request to the agent, without the action format."""
-        return (self._start_state or self.variation).prompt
+        return self.variation.prompt
 
     @property
     def action_format(self) -> str:
@@ -290,8 +273,8 @@ class Episode(AbstractContextManager["Episode"]):
         """Return `Step.info` for the current step."""
         return {
             "task": self.task.key,
-            "variation": self._number,
-            "phrasing": (self._start_state or self.variation).phrasing,
+            "variation": self.variation.number,
+            "phrasing": self.variation.phrasing,
             "step": self._steps,
             "status": 0,
             "invalid": False,
@@ -389,13 +372,8 @@ class Episode(AbstractContextManager["Episode"]):
             said=tuple(self._transcript),
             timeline=self._simulation.timeline if self._simulation else (),
         )
-        state, grading = self._start_state, self.config.grading
         open_scratch = self._start_state_with if isinstance(session, Session) else None
-        idle = None if state is None else state.idle.get(grading)
-        verdict = grade(self.task, self.variation, end, grading, idle=idle, open_scratch=open_scratch)
-        if state is not None:
-            state.idle[grading] = verdict.idle
-        return verdict
+        return grade(self.task, self.variation, end, self.config.grading, open_scratch=open_scratch)
 
     @contextmanager
     def _start_state_with(self, records: Sequence[Resource]) -> Iterator[Session]:

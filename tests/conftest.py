@@ -67,9 +67,9 @@ def _one_ssl_context() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _variations_are_drawn_anew() -> None:
     """Clear the cache of variations, because a test may change how a task draws them."""
-    from fhir_gym.tasks.core.task import clear_variation_cache
+    from fhir_gym.tasks.core.variation import variation_cache
 
-    clear_variation_cache()
+    variation_cache.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

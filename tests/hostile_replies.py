@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import Opening
 from fhir_gym.agents.memory import EndpointEmbedder
-from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.agents.provider import ChatModel, Provider
 from fhir_gym.agents.tool_sources.mcp import McpTools
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
 from fhir_gym.worlds.fhir_client import JsonClient
@@ -90,7 +90,9 @@ def hostile_server(reply: str) -> Iterator[str]:
 
 def _chat(url: str, seconds: float) -> None:
     async def ask() -> None:
-        provider = Provider(Sampling("model"), url, "key", seconds, 0, 0.0)
+        provider = Provider(
+            ChatModel(model="model", base_url=url, api_key="key", timeout=seconds, retries=0, backoff=0.0)
+        )
         try:
             await provider.complete([{"role": "user", "content": "Hello"}], Opening(protocol="text", messages=()))
         finally:

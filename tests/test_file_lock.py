@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fhir_gym import file_lock
-from fhir_gym.file_lock import FileLock
+from fhir_gym import files
+from fhir_gym.files import FileLock
 
-HOLD = (
-    "import sys; from pathlib import Path; from fhir_gym.file_lock import FileLock; lock = FileLock(Path(sys.argv[1]))"
-)
+HOLD = "import sys; from pathlib import Path; from fhir_gym.files import FileLock; lock = FileLock(Path(sys.argv[1]))"
 
 
 def test_a_second_holder_in_the_same_process_is_refused(tmp_path: Path) -> None:
@@ -49,13 +47,13 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
 def test_a_waiting_process_never_locks_a_deleted_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lock"
     first = FileLock(path, delete=True)
-    opened = file_lock._wait
+    opened = files._wait
 
     def wait(descriptor: int) -> None:
         first.release()  # the second lock has opened the file, which now is deleted
         opened(descriptor)
 
-    monkeypatch.setattr(file_lock, "_wait", wait)
+    monkeypatch.setattr(files, "_wait", wait)
     second = FileLock(path, wait=True)
     assert path.exists()
     with pytest.raises(BlockingIOError):

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from fhir_gym.garbage_collection import garbage_collection_paused
+from fhir_gym.tasks.core.variation import garbage_collection_paused
 
 
 def test_collection_continues_after_the_pause() -> None:

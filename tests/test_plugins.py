@@ -20,7 +20,7 @@ from fhir_gym.errors import AgentError, FhirGymError, PluginError, PluginWarning
 from fhir_gym.fhir import World
 from fhir_gym.plugins import find_object
 from fhir_gym.tasks import find_packs
-from fhir_gym.tasks.core import installed_packs, registry
+from fhir_gym.tasks.core import registry
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 from tests.tasks.fakes import Greeting
 
@@ -129,12 +129,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")
-    modules, ids, packs, tried = (
-        set(sys.modules),
-        set(gym.registry),
-        set(registry._registered),
-        set(installed_packs._tried),
-    )
+    modules, ids, packs, tried = (set(sys.modules), set(gym.registry), set(registry._registered), set(registry._tried))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     for name in set(sys.modules) - modules:
@@ -144,7 +139,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del gym.registry[env_id]
     for env_id in set(registry._registered) - packs:
         del registry._registered[env_id]
-    installed_packs._tried &= tried
+    registry._tried &= tried
 
 
 def test_an_installed_pack_is_loaded_when_it_is_asked_for(clinic: Path) -> None:
@@ -162,7 +157,7 @@ def test_a_broken_pack_gives_one_line_and_breaks_nothing_else(clinic: Path) -> N
     with pytest.warns(PluginWarning, match=line):
         assert {*tasks.pack_ids()} >= {ENV_ID, "FHIRAgent/Appointment-v0"}
     assert ENV_ID in tasks.pack_ids(), "and is told once"
-    installed_packs._tried.clear()
+    registry._tried.clear()
     with pytest.raises(PluginError, match=line) as told:
         fhir_gym.get_task("Clinic/Broken-v0", "any")
     assert "\n" not in str(told.value)

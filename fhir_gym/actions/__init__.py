@@ -11,8 +11,7 @@ Examples:
 """
 
 from fhir_gym.actions.grammar import GRAMMAR, HEADERS, MAX_ACTION_LENGTH, Grammar, parse
-from fhir_gym.actions.model import Action, Delete, Finish, Get, Invalid, Kind, Patch, Post, Put
-from fhir_gym.actions.request import to_request
+from fhir_gym.actions.model import Action, Delete, Finish, Get, Invalid, Kind, Patch, Post, Put, to_request
 
 __all__ = [
     "GRAMMAR",

@@ -1,13 +1,11 @@
 """Agents: reference solutions, idle, random and scripted agents, language models, and their common protocol."""
 
+from fhir_gym.agents.baselines import GoldAgent, IdleAgent, RandomAgent, ScriptedAgent
 from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.chat_messages import Completion, Dropped, Lookup, Message, ModelReply, Opening, Usage
-from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.agents.context_window import ContextWindow
 from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
-from fhir_gym.agents.factory import AGENTS, agent_names, make_agent
-from fhir_gym.agents.gold import GoldAgent
-from fhir_gym.agents.idle import IdleAgent
+from fhir_gym.agents.factory import AGENTS, CONFIGURATIONS, Configuration, agent_names, chat_settings, make_agent
 from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import (
     Agent,
@@ -21,8 +19,6 @@ from fhir_gym.agents.protocol import (
     Unfinished,
     require_agent,
 )
-from fhir_gym.agents.random_agent import RandomAgent
-from fhir_gym.agents.scripted import ScriptedAgent
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.transformer import Transformer
 

@@ -10,14 +10,12 @@ from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.context_window import ContextPolicy
-from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
+from fhir_gym.agents.conversation import Conversation, LookupRules, SyncAdapter, make_opening
 from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import EpisodeContext
-from fhir_gym.agents.provider import Provider, Sampling
-from fhir_gym.agents.sync_adapter import SyncAdapter
+from fhir_gym.agents.provider import ChatModel, Provider
 from fhir_gym.agents.tool_sources import ToolSource
-from fhir_gym.agents.tool_sources.factory import FHIR, make_tool_sources, split_tools
-from fhir_gym.agents.tool_sources.toolbox import Toolbox
+from fhir_gym.agents.tool_sources.toolbox import FHIR, Toolbox, make_tool_sources, split_tools
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.types import Json
 
@@ -102,10 +100,19 @@ class ChatAgent(SyncAdapter):
         protocol = _protocol(protocol, offers_fhir=FHIR in chosen)
         if max_lookups is not None and max_lookups < 1:
             raise FhirGymError(f"max_lookups must be at least 1, not {max_lookups}")
-        if not model:
-            raise FhirGymError("model must be a name, not an empty text")
-        sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}), top_p)
-        self._provider = Provider(sampling, base_url, api_key, timeout, retries, backoff)
+        endpoint = ChatModel(
+            model=model,
+            base_url=base_url,
+            api_key=api_key,
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            extra_body=dict(extra_body or {}),
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+        )
+        self._provider = Provider(endpoint)
         self._protocol: ChatProtocol = protocol
         self._system, self._seed = system, seed
         self._limits = (context_policy, context_tokens, max_tokens, observation_chars)

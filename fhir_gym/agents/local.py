@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Message, Opening, Usage
 from fhir_gym.agents.context_window import ContextPolicy
-from fhir_gym.agents.conversation import Conversation, make_opening
+from fhir_gym.agents.conversation import Conversation, SyncAdapter, make_opening
 from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import ContextWindowExceeded, EpisodeContext
-from fhir_gym.agents.sync_adapter import SyncAdapter
 from fhir_gym.agents.transformer import Prompt, Sample, Transformer
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.types import Json

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 from fhir_gym.actions import GRAMMAR
@@ -31,23 +31,57 @@ _KNOWN_FIELDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters of requests. None means the provider's default.
+class ModelOptions(TypedDict, total=False):
+    """The optional fields of `ChatModel`."""
+
+    base_url: str | None
+    api_key: str | None
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    extra_body: Mapping[str, Json]
+    timeout: float
+    retries: int
+    backoff: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatModel:
+    """A model behind an OpenAI-compatible endpoint.
 
     Attributes:
         model: Name of the model.
-        temperature: Sampling temperature.
-        max_tokens: Maximum number of tokens of a reply.
+        base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
+        api_key: The endpoint's key; None for ``OPENAI_API_KEY``.
+        temperature: Sampling temperature; None for the provider's default.
+        top_p: Probability mass for nucleus sampling; None for the provider's default.
+        max_tokens: Maximum number of tokens of a reply; None for the provider's default.
         extra_body: Further members of the request body.
-        top_p: Probability mass for nucleus sampling.
+        timeout: Seconds until a request counts as failed.
+        retries: Maximum number of retries of a failed request.
+        backoff: Seconds before the first retry. The wait doubles with each retry.
+
+    Raises:
+        FhirGymError: The model has no name, or a number is out of its range.
     """
 
     model: str
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     temperature: float | None = None
+    top_p: float | None = None
     max_tokens: int | None = None
     extra_body: Mapping[str, Json] = field(default_factory=dict)
-    top_p: float | None = None
+    timeout: float = 120.0
+    retries: int = 4
+    backoff: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        if not self.model:
+            raise FhirGymError("model must be a name, not an empty text")
+        if self.timeout <= 0 or self.retries < 0 or self.backoff < 0:
+            raise FhirGymError("timeout must be positive; retries and backoff must not be negative")
 
     def request(self, messages: Sequence[Message], opening: Opening) -> dict[str, Any]:
         """Return the body of a request."""
@@ -73,40 +107,28 @@ class _TransientError(Exception):
 
 
 class Provider:
-    """Sends requests to an endpoint and repeats failed requests.
+    """Sends requests to the endpoint of a model and repeats failed requests.
 
-    `ChatAgent` documents the other arguments.
-
-    Args:
-        sampling: Sampling parameters of all requests.
+    Raises:
+        MissingExtraError: The openai package is not installed.
+        EndpointError: The key is missing, or the base URL is invalid.
     """
 
-    def __init__(
-        self,
-        sampling: Sampling,
-        base_url: str | None,
-        api_key: str | None,
-        timeout: float,
-        retries: int,
-        backoff: float,
-    ) -> None:
+    def __init__(self, model: ChatModel) -> None:
         if find_spec("openai") is None:
             raise MissingExtraError('the chat agent needs the openai package: pip install "fhir-gym[llm]"')
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
-        key = api_key or os.environ.get("OPENAI_API_KEY") or None
+        base_url = model.base_url or os.environ.get("OPENAI_BASE_URL") or None
+        key = model.api_key or os.environ.get("OPENAI_API_KEY") or None
         if key is None and base_url is None:
             raise EndpointError("OpenAI's endpoint needs a key: set OPENAI_API_KEY, or base_url for another endpoint")
         self.base_url = base_url or "https://api.openai.com/v1"
         parts = urlsplit(self.base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise EndpointError(f"base_url must be a URL such as http://localhost:8000/v1, not {base_url!r}")
-        if timeout <= 0 or retries < 0 or backoff < 0:
-            raise FhirGymError("timeout must be positive; retries and backoff must not be negative")
         self.host = parts.hostname
         self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without user and password
-        self.sampling = sampling
+        self.model = model
         self._key = key or "EMPTY"
-        self._timeout, self._retries, self._backoff = timeout, retries, backoff
         self._client: Any = None
         self._answered = False
         self._jitter = random.Random(0)  # affects only waiting times
@@ -119,24 +141,24 @@ class Provider:
             EndpointError: The endpoint is misconfigured, or has never responded successfully.
             ContextWindowExceeded: The conversation is too long for the model.
         """
-        request = self.sampling.request(messages, opening)
-        for attempt in range(self._retries + 1):
+        request = self.model.request(messages, opening)
+        for attempt in range(self.model.retries + 1):
             try:
-                async with asyncio.timeout(self._timeout):  # for the whole reply, not only for each part of it
+                async with asyncio.timeout(self.model.timeout):  # for the whole reply, not only for each part of it
                     completion = await self._ask(request)
             except (_TransientError, TimeoutError) as failure:
-                late = f"no answer within {self._timeout:g} seconds"
+                late = f"no answer within {self.model.timeout:g} seconds"
                 last = failure if isinstance(failure, _TransientError) else _TransientError(late)
-                if attempt < self._retries:
+                if attempt < self.model.retries:
                     await asyncio.sleep(self._wait(attempt, last.wait))
             else:
                 self._answered = True
                 return completion.model_copy(update={"retries": attempt})
-        failed = f"{self.host} failed {self._retries + 1} times"
+        failed = f"{self.host} failed {self.model.retries + 1} times"
         if not self._answered:  # probably permanent: some servers send 500 for a model that they cannot load
             raise EndpointError(
                 f"{failed} and has not answered yet: {last}. Check its log: does it have the model "
-                f"{self.sampling.model!r}, and can it parse the model's tool calls?"
+                f"{self.model.model!r}, and can it parse the model's tool calls?"
             )
         raise InfraError(f"{failed}: {last}")
 
@@ -153,7 +175,7 @@ class Provider:
     def _wait(self, attempt: int, retry_after: float | None) -> float:
         if retry_after is not None:
             return min(retry_after, _MAX_WAIT)
-        return min(self._backoff * 2.0**attempt, _MAX_WAIT) * self._jitter.uniform(0.75, 1.25)
+        return min(self.model.backoff * 2.0**attempt, _MAX_WAIT) * self._jitter.uniform(0.75, 1.25)
 
     def _opened(self) -> Any:
         if self._client is None:
@@ -164,7 +186,7 @@ class Provider:
             client = openai.DefaultAsyncHttpxClient(follow_redirects=False)
             limit_size(client, _REPLY_BYTES)
             # `complete` limits the rest of the time. Connecting has less, so that it fails with an error of its own.
-            timeout = openai.Timeout(None, connect=min(self._timeout / 2, _CONNECT_TIMEOUT))
+            timeout = openai.Timeout(None, connect=min(self.model.timeout / 2, _CONNECT_TIMEOUT))
             self._client = openai.AsyncOpenAI(
                 base_url=self.base_url, api_key=self._key, timeout=timeout, max_retries=0, http_client=client
             )
@@ -218,9 +240,9 @@ class Provider:
             return EndpointError(f"{self.host} rejects the key ({short}): set OPENAI_API_KEY or api_key")
         if status == 404:
             known = await self._models()
-            if known and self.sampling.model not in known:
-                return EndpointError(f"{self.host}: {UnknownNameError('model', self.sampling.model, known)}")
-            return EndpointError(f"{self._shown} has no model {self.sampling.model!r}, or is not an endpoint ({short})")
+            if known and self.model.model not in known:
+                return EndpointError(f"{self.host}: {UnknownNameError('model', self.model.model, known)}")
+            return EndpointError(f"{self._shown} has no model {self.model.model!r}, or is not an endpoint ({short})")
         if not self._answered:
             return EndpointError(f"{self.host} rejects the request ({short})")
         return InfraError(f"{self.host} rejects the request ({short})")

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Unpack
 
 from fhir_gym.agents.chat_messages import Completion, Message, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
 from fhir_gym.art_curation.wording import changes
 from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.files import write_file
 from fhir_gym.tasks.packs.action_reasoning.cases import ReasoningCase
-from fhir_gym.types import Json
 from fhir_gym.worlds import cache_dir
 
 STYLES = (
@@ -75,17 +75,10 @@ class Rephraser:
 
     Args:
         model: Name of the model.
-        base_url: URL of the endpoint; None selects ``OPENAI_BASE_URL`` or, if that is unset, OpenAI's endpoint.
-        api_key: API key; None selects ``OPENAI_API_KEY``.
         cache: Folder for cached answers; None selects a folder in fhir_gym's cache.
         attempts: Maximum number of attempts per instruction; if all fail, the original text is kept.
-        temperature: Sampling temperature; None selects the provider's default.
-        max_tokens: Token limit of an answer; None selects the provider's default.
-        extra_body: Additional fields of the request body.
         concurrency: Number of concurrent requests.
-        timeout: Timeout of a request in seconds.
-        retries: Maximum number of retries of a failed request.
-        backoff: Delay before the first retry in seconds.
+        options: Fields of `ChatModel`, such as ``base_url`` and ``temperature``.
 
     Raises:
         FhirGymError: A setting is invalid.
@@ -98,22 +91,14 @@ class Rephraser:
         self,
         model: str,
         *,
-        base_url: str | None = None,
-        api_key: str | None = None,
         cache: Path | None = None,
         attempts: int = 3,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        extra_body: Mapping[str, Json] | None = None,
         concurrency: int = 8,
-        timeout: float = 120.0,
-        retries: int = 4,
-        backoff: float = 1.0,
+        **options: Unpack[ModelOptions],
     ) -> None:
         if attempts < 1 or concurrency < 1:
             raise FhirGymError(f"attempts ({attempts}) and concurrency ({concurrency}) must be at least 1")
-        self._sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}))
-        self._endpoint = (base_url, api_key, timeout, retries, backoff)
+        self._model = ChatModel(model=model, **options)
         self._folder = cache if cache is not None else cache_dir() / "rephrased"
         self._attempts, self._concurrency = attempts, concurrency
         self._asked = 0
@@ -200,15 +185,14 @@ class Rephraser:
 
     async def _answer(self, messages: Sequence[Message]) -> str:
         """Return the model's answer, from the cache if possible."""
-        request = self._sampling.request(messages, Opening(protocol="text", messages=()))
+        request = self._model.request(messages, Opening(protocol="text", messages=()))
         text = json.dumps(request, sort_keys=True, ensure_ascii=False)
         path = self._folder / f"{_digest(text).hex()}.json"
         known = _cached(path)
         if known is not None:
             return known
         if self._provider is None:
-            base_url, api_key, timeout, retries, backoff = self._endpoint
-            self._provider = Provider(self._sampling, base_url, api_key, timeout, retries, backoff)
+            self._provider = Provider(self._model)
         completion = await self._provider.complete(messages, Opening(protocol="text", messages=()))
         self._asked += 1
         answer = _said(completion)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NoReturn
@@ -37,11 +39,10 @@ from fhir_gym.cli import (
     suites,
     tasks,
     train,
-    version,
     view,
     worlds,
 )
-from fhir_gym.cli._console import note
+from fhir_gym.cli._console import note, print_text
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
 _INTERRUPTED = 130
@@ -60,9 +61,14 @@ app = typer.Typer(
 )
 
 
+def print_version() -> None:
+    """Print the version of fhir_gym and of Python."""
+    print_text(f"fhir-gym {installed_version('fhir-gym')} (Python {platform.python_version()})")
+
+
 def _show_version(asked: bool) -> None:
     if asked:
-        version.version()
+        print_version()
         raise typer.Exit
 
 
@@ -91,7 +97,7 @@ app.add_typer(openenv.app, name="openenv")
 app.add_typer(harbor.app, name="harbor")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(art.app, name="art")
-app.command("version")(version.version)
+app.command("version")(print_version)
 
 
 @lru_cache(maxsize=1)

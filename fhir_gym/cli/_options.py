@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from fhir_gym.cli._console import progress
+
 if TYPE_CHECKING:
-    from fhir_gym.fhir import Credentials
-    from fhir_gym.rollouts import Prices
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.fhir import Credentials, World
+    from fhir_gym.rollouts import Budget, Prices
+    from fhir_gym.suites import Suite
+    from fhir_gym.tasks import Grading, RewardRule
 
 
 def one_pack(text: str) -> str:
@@ -66,114 +76,210 @@ AGENT_SETTINGS = "NAME=VALUE"
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
 ]
-ProtocolOption = Annotated[
-    Literal["text", "tools"] | None,
-    typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
-]
-ConfigurationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="NAME",
-        help="Configuration of the agent chat: baseline, spec, memory, memory-spec, memory-spec-runtime, text or "
-        "medagentbench; those with memory also need --set memory=FILE.",
-    ),
-]
-RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")]
 ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the agent's randomness.")]
-MaxEpisodesOption = Annotated[int | None, typer.Option(min=1, help="Start at most this many episodes.")]
 MaxTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Start no episode after the run has used this many tokens.")
 ]
-MaxSecondsOption = Annotated[float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")]
-MaxCostOption = Annotated[
-    float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
-]
-SuiteTasksOption = Annotated[
-    Path | None, typer.Option("--task-file", help="MedAgentBench's own task file, for medagentbench-official-v1.")
-]
-SuiteFuncsOption = Annotated[
-    Path | None, typer.Option("--funcs-file", help="MedAgentBench's function list, for medagentbench-official-v1.")
-]
-SuiteWorldOption = Annotated[
-    str | None, typer.Option("--world", help="World with MedAgentBench's patients, for medagentbench-official-v1.")
-]
-PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")]
-PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]
-
-FhirServerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="URL",
-        help="Base URL of a running FHIR server that contains the world; default: the embedded server. If repeated, "
-        "episodes run on all these servers at the same time.",
-    ),
-]
-FhirHeaderOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fhir-header",
-        metavar="NAME:VALUE",
-        help="Header of all requests to the FHIR server, such as 'X-Tenant: ward-7'; may be repeated.",
-    ),
-]
-FhirHeaderFromEnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fhir-header-from-env",
-        metavar="NAME:VARIABLE",
-        help="Header whose value is in an environment variable, such as X-Api-Key:FHIR_KEY; may be repeated.",
-    ),
-]
-FhirTokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fhir-token-from-env",
-        metavar="VARIABLE",
-        help="Environment variable with the token that the FHIR server requires (Authorization: Bearer …).",
-    ),
-]
-FhirUserOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fhir-user",
-        metavar="USER:VARIABLE",
-        help="User of the FHIR server (basic authentication), and the environment variable with the password.",
-    ),
-]
-FhirCaOption = Annotated[
-    Path | None, typer.Option("--fhir-ca", metavar="FILE", help="PEM file with the certificate authorities to trust.")
-]
 
 
-def fhir_credentials(
-    headers: list[str] | None, headers_from_env: list[str] | None, token: str | None, user: str | None, ca: Path | None
-) -> Credentials:
-    """Return the credentials that the options ``--fhir-…`` give.
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: a parameter whose type is a dataclass stands for the dataclass's fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: group for name, group in hints.items() if is_dataclass(group)}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name in groups:
+            annotations = get_type_hints(groups[name], include_extras=True)
+            parameters += [
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[field.name])
+                for field in fields(groups[name])
+            ]
+        else:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name]))
 
-    Raises:
-        typer.BadParameter: An argument has another form, a variable is not set, or two options set the same header.
-    """
-    from fhir_gym.fhir import Credentials
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
 
-    found = [_pair(line, "Name: value", "--fhir-header") for line in headers or ()]
-    for line in headers_from_env or ():
-        name, variable = _pair(line, "NAME:VARIABLE", "--fhir-header-from-env")
-        found.append((name, _from_env(variable, "--fhir-header-from-env")))
-    try:
-        if token is not None:
-            found += Credentials.bearer(_from_env(token, "--fhir-token-from-env")).headers.items()
-        if user is not None:
-            name, variable = _pair(user, "USER:VARIABLE", "--fhir-user")
-            found += Credentials.basic(name, _from_env(variable, "--fhir-user")).headers.items()
-        given = [name.lower() for name, _ in found]
-        if twice := sorted({name for name in given if given.count(name) > 1}):
-            raise typer.BadParameter(f"the options --fhir-… set the header {twice[0]!r} twice")
-        return Credentials(dict(found), ca=ca)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """Settings of an agent."""
+
+    setting: SettingsOption = None
+    protocol: Annotated[
+        Literal["text", "tools"] | None,
+        typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
+    ] = None
+    configuration: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="NAME",
+            help="Configuration of the agent chat: baseline, spec, memory, memory-spec, memory-spec-runtime, text or "
+            "medagentbench; those with memory also need --set memory=FILE.",
+        ),
+    ] = None
+
+    def settings(self, **others: str | None) -> dict[str, Any]:
+        """Return the settings together with those of other options and of the configuration of the agent ``chat``.
+
+        Raises:
+            typer.BadParameter: A setting has a wrong form, or it is one that the configuration chooses.
+        """
+        others["protocol"] = self.protocol
+        settings = agent_settings(self.setting) | {name: value for name, value in others.items() if value}
+        if self.configuration is None:
+            return settings
+        from fhir_gym.agents import chat_settings
+
+        chosen = chat_settings(self.configuration, settings.get("memory"))
+        for name in chosen:
+            if name in settings and name != "memory":
+                raise typer.BadParameter(f"--config {self.configuration} already sets {name}: leave one of them out")
+        return settings | chosen
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How many episodes run, and where."""
+
+    repeats: Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")] = 1
+    workers: WorkersOption = 0
+    concurrency: ConcurrencyOption = 8
+    seed: SeedOption = 0
+
+
+@dataclass(frozen=True)
+class PriceOptions:
+    """Prices of a model's tokens."""
+
+    price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")] = None
+    price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")] = None
+
+    def prices(self) -> Prices | None:
+        """Return the prices that the user gave; None if the user gave none."""
+        from fhir_gym.rollouts import Prices
+
+        if self.price_in is None and self.price_out is None:
+            return None
+        return Prices(self.price_in or 0.0, self.price_out or 0.0)
+
+
+@dataclass(frozen=True)
+class BudgetOptions(PriceOptions):
+    """Limits of a run."""
+
+    max_episodes: Annotated[int | None, typer.Option(min=1, help="Start at most this many episodes.")] = None
+    max_tokens: MaxTokensOption = None
+    max_seconds: Annotated[float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")] = (
+        None
+    )
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
+    ] = None
+
+    def budget(self) -> Budget:
+        """Return the limits."""
+        from fhir_gym.rollouts import Budget
+
+        return Budget(self.max_episodes, self.max_tokens, self.max_seconds, self.max_cost, self.prices())
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What the suite medagentbench-official-v1 needs."""
+
+    task_file: Annotated[
+        Path | None, typer.Option("--task-file", help="MedAgentBench's own task file, for medagentbench-official-v1.")
+    ] = None
+    funcs_file: Annotated[
+        Path | None, typer.Option("--funcs-file", help="MedAgentBench's function list, for medagentbench-official-v1.")
+    ] = None
+    world: Annotated[
+        str | None, typer.Option("--world", help="World with MedAgentBench's patients, for medagentbench-official-v1.")
+    ] = None
+
+    def suite(self, name: str) -> Suite:
+        """Return a suite by its name."""
+        from fhir_gym.suites import get_suite
+
+        return get_suite(name, task_file=self.task_file, funcs_file=self.funcs_file, world=self.world)
+
+
+@dataclass(frozen=True)
+class CredentialOptions:
+    """What a FHIR server requires from its clients."""
+
+    fhir_header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fhir-header",
+            metavar="NAME:VALUE",
+            help="Header of all requests to the FHIR server, such as 'X-Tenant: ward-7'; may be repeated.",
+        ),
+    ] = None
+    fhir_header_from_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fhir-header-from-env",
+            metavar="NAME:VARIABLE",
+            help="Header whose value is in an environment variable, such as X-Api-Key:FHIR_KEY; may be repeated.",
+        ),
+    ] = None
+    fhir_token: Annotated[
+        str | None,
+        typer.Option(
+            "--fhir-token-from-env",
+            metavar="VARIABLE",
+            help="Environment variable with the token that the FHIR server requires (Authorization: Bearer …).",
+        ),
+    ] = None
+    fhir_user: Annotated[
+        str | None,
+        typer.Option(
+            "--fhir-user",
+            metavar="USER:VARIABLE",
+            help="User of the FHIR server (basic authentication), and the environment variable with the password.",
+        ),
+    ] = None
+    fhir_ca: Annotated[
+        Path | None,
+        typer.Option("--fhir-ca", metavar="FILE", help="PEM file with the certificate authorities to trust."),
+    ] = None
+
+    def credentials(self) -> Credentials:
+        """Return the credentials.
+
+        Raises:
+            typer.BadParameter: An argument has another form, a variable is not set, or two options set the same header.
+        """
+        from fhir_gym.fhir import Credentials
+
+        headers = [_pair(line, "Name: value", "--fhir-header") for line in self.fhir_header or ()]
+        for line in self.fhir_header_from_env or ():
+            name, variable = _pair(line, "NAME:VARIABLE", "--fhir-header-from-env")
+            headers.append((name, _from_env(variable, "--fhir-header-from-env")))
+        try:
+            if self.fhir_token is not None:
+                headers += Credentials.bearer(_from_env(self.fhir_token, "--fhir-token-from-env")).headers.items()
+            if self.fhir_user is not None:
+                name, variable = _pair(self.fhir_user, "USER:VARIABLE", "--fhir-user")
+                headers += Credentials.basic(name, _from_env(variable, "--fhir-user")).headers.items()
+            names = [name.lower() for name, _ in headers]
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise typer.BadParameter(f"the options --fhir-… set the header {twice[0]!r} twice")
+            return Credentials(dict(headers), ca=self.fhir_ca)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
 
 
 def _from_env(variable: str, option: str) -> str:
@@ -229,25 +335,56 @@ def numbers_by_name(given: list[str] | None) -> dict[str, float]:
     return found
 
 
-def with_configuration(settings: dict[str, Any], configuration: str | None) -> dict[str, Any]:
-    """Return agent settings together with those of a configuration of the agent ``chat``.
+GradingOption = Annotated[
+    Literal["state", "evidence"],
+    typer.Option(
+        help="What to grade. state: the end state and the answer; evidence: also whether the agent read the records."
+    ),
+]
+RewardOption = Annotated[
+    Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")
+]
+MaxStepsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
+]
 
-    Raises:
-        typer.BadParameter: A given setting is one that the configuration chooses.
+
+def open_worlds(names: Iterable[str], stack: ExitStack) -> dict[str, World]:
+    """Open each world once; `stack` closes them."""
+    from fhir_gym import worlds
+
+    opened: dict[str, World] = {}
+    for name in dict.fromkeys(names):
+        with progress(f"Building {name}") as update:
+            opened[name] = stack.enter_context(worlds.load(name, progress=update))
+    return opened
+
+
+def episode_configs(
+    env_ids: Iterable[str],
+    world: str | None,
+    stack: ExitStack,
+    *,
+    grading: Grading,
+    reward: RewardRule,
+    max_steps: int | None,
+) -> list[EpisodeConfig]:
+    """Return the settings of each pack's episodes with an open world, which `stack` closes.
+
+    Args:
+        env_ids: Env ids of the packs; repeated ones count once.
+        world: World of all packs; None for the packs' own worlds.
+        stack: Where the worlds are entered.
+        grading: See `EpisodeConfig`.
+        reward: See `EpisodeConfig`.
+        max_steps: See `EpisodeConfig`.
     """
-    if configuration is None:
-        return settings
-    from fhir_gym.agents import chat_settings
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.tasks import get_pack
 
-    chosen = chat_settings(configuration, settings.get("memory"))
-    for name in chosen:
-        if name in settings and name != "memory":
-            raise typer.BadParameter(f"--config {configuration} already sets {name}: leave one of them out")
-    return settings | chosen
-
-
-def prices_of(price_in: float | None, price_out: float | None) -> Prices | None:
-    """Return the prices that the user gave; None if the user gave none."""
-    from fhir_gym.rollouts import Prices
-
-    return None if price_in is None and price_out is None else Prices(price_in or 0.0, price_out or 0.0)
+    names = {env_id: world or get_pack(env_id).world for env_id in env_ids}
+    opened = open_worlds(names.values(), stack)
+    return [
+        EpisodeConfig(env_id, world=opened[name], grading=grading, reward=reward, max_steps=max_steps)
+        for env_id, name in names.items()
+    ]

@@ -8,35 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fhir_gym.cli._console import note, print_json, print_text, progress, table
-from fhir_gym.cli._options import (
-    ConcurrencyOption,
-    ConfigurationOption,
-    JsonOption,
-    MaxCostOption,
-    MaxEpisodesOption,
-    MaxSecondsOption,
-    MaxTokensOption,
-    PriceInOption,
-    PriceOutOption,
-    ProtocolOption,
-    RepeatsOption,
-    SeedOption,
-    SettingsOption,
-    SuiteFuncsOption,
-    SuiteTasksOption,
-    SuiteWorldOption,
-    WorkersOption,
-    agent_settings,
-    prices_of,
-    with_configuration,
-)
+from fhir_gym.cli._options import AgentOptions, BudgetOptions, JsonOption, RunOptions, SuiteOptions, with_option_groups
 from fhir_gym.errors import FhirGymError
 
 if TYPE_CHECKING:
     from fhir_gym.suites import Card
 
 
+@with_option_groups
 def evaluate(
+    *,
     suite: Annotated[str, typer.Option(help="Name of a suite; see `suites list`.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the rollouts and the result card.")],
     model: Annotated[str | None, typer.Option(help="Name of a model; the agent is then chat.")] = None,
@@ -44,23 +25,11 @@ def evaluate(
     agent: Annotated[
         str | None, typer.Option(help="An agent other than chat, such as local, gold, or your own as module:Class.")
     ] = None,
-    setting: SettingsOption = None,
-    protocol: ProtocolOption = None,
-    configuration: ConfigurationOption = None,
-    repeats: RepeatsOption = 1,
-    seed: SeedOption = 0,
-    workers: WorkersOption = 0,
-    concurrency: ConcurrencyOption = 8,
-    max_episodes: MaxEpisodesOption = None,
-    max_tokens: MaxTokensOption = None,
-    max_seconds: MaxSecondsOption = None,
-    max_cost: MaxCostOption = None,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    options: AgentOptions,
+    running: RunOptions,
+    limits: BudgetOptions,
     date: Annotated[str | None, typer.Option(help="Date on the card, such as 2026-11-23; default: none.")] = None,
-    task_file: SuiteTasksOption = None,
-    funcs_file: SuiteFuncsOption = None,
-    world: SuiteWorldOption = None,
+    official: SuiteOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate an agent on a suite, and write a result card.
@@ -73,19 +42,15 @@ def evaluate(
     """
     from fhir_gym import suites
     from fhir_gym.agents import make_agent
-    from fhir_gym.rollouts import Budget
 
-    found = suites.get_suite(suite, task_file=task_file, funcs_file=funcs_file, world=world)
-    prices = prices_of(price_in, price_out)
-    budget = Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
-    name = _agent_name(agent, model)
-    given = {"model": model, "base_url": base_url, "protocol": protocol}
-    settings = agent_settings(setting) | {key: value for key, value in given.items() if value}
-    actor = make_agent(name, **with_configuration(settings, configuration))
-    how: dict[str, Any] = {"workers": workers, "concurrency": concurrency, "budget": budget, "prices": prices}
+    chosen = official.suite(suite)
+    budget = limits.budget()
+    actor = make_agent(_agent_name(agent, model), **options.settings(model=model, base_url=base_url))
+    how: dict[str, Any] = {"workers": running.workers, "concurrency": running.concurrency, "budget": budget}
+    how |= {"repeats": running.repeats, "seed": running.seed, "prices": budget.prices}
     try:
-        with progress(f"{suite}, agent {name}") as update:
-            card = suites.evaluate(found, actor, out, repeats=repeats, seed=seed, date=date, progress=update, **how)
+        with progress(f"{suite}, agent {_agent_name(agent, model)}") as update:
+            card = suites.evaluate(chosen, actor, out, date=date, progress=update, **how)
     except KeyboardInterrupt:
         note("interrupted; the same command continues the evaluation")
         raise typer.Exit(130) from None

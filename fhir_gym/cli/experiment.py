@@ -14,15 +14,14 @@ from fhir_gym.cli._options import (
     JsonOption,
     MaxTokensOption,
     PacksOption,
-    PriceInOption,
-    PriceOutOption,
+    PriceOptions,
     SeedOption,
     SettingsOption,
     agent_settings,
     names,
-    prices_of,
+    with_option_groups,
 )
-from fhir_gym.cli.report import report as write_report
+from fhir_gym.cli.report import report_experiments
 
 if TYPE_CHECKING:
     from fhir_gym.experiments import ExperimentStatus, ModelPrices
@@ -70,7 +69,9 @@ def list_experiments(as_json: JsonOption = False) -> None:
 
 
 @app.command("run")
+@with_option_groups
 def run(
+    *,
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment; see `list`.")],
     model: Annotated[str, typer.Option(help="Model to test.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the experiment.")],
@@ -123,8 +124,7 @@ def run(
     max_cost: Annotated[
         float | None, typer.Option(min=0, help="Start no episode after the experiment has cost this much.")
     ] = None,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    token_prices: PriceOptions,
     price: PricesOption = None,
 ) -> None:
     """Run an experiment: train the memories that the configurations need, then test each configuration.
@@ -154,7 +154,7 @@ def run(
         max_steps=max_steps,
         embedder=embedder,
     )
-    prices = _prices(price_in, price_out, price)
+    prices = _prices(token_prices, price)
     try:
         with progress(experiment) as update:
             found = run_experiment(
@@ -177,12 +177,9 @@ def run(
 
 
 @app.command("status")
+@with_option_groups
 def status(
-    folder: FolderArgument,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
-    price: PricesOption = None,
-    as_json: JsonOption = False,
+    *, folder: FolderArgument, token_prices: PriceOptions, price: PricesOption = None, as_json: JsonOption = False
 ) -> None:
     """Show how far each configuration of an experiment is, with errors, tokens and cost.
 
@@ -190,7 +187,7 @@ def status(
     """
     from fhir_gym.experiments import experiment_status
 
-    found = experiment_status(folder, _prices(price_in, price_out, price))
+    found = experiment_status(folder, _prices(token_prices, price))
     if as_json:
         print_json(found.plain())
     else:
@@ -198,7 +195,9 @@ def status(
 
 
 @app.command("report")
+@with_option_groups
 def report(
+    *,
     folders: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="Folders of experiments.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder for the report; default: the first experiment.")
@@ -206,8 +205,7 @@ def report(
     pool: Annotated[
         bool, typer.Option("--pool", help="Merge the runs of each configuration over the experiments.")
     ] = False,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    token_prices: PriceOptions,
 ) -> None:
     """Write the report of one or more experiments in all formats, with the figures of the study.
 
@@ -217,10 +215,10 @@ def report(
 
     for folder in folders:
         require_manifest(folder)
-    write_report(folders, out=out or folders[0], pool=pool, price_in=price_in, price_out=price_out)
+    report_experiments(folders, out or folders[0], token_prices.prices(), pool=pool)
 
 
-def _prices(price_in: float | None, price_out: float | None, by_model: list[str] | None) -> ModelPrices:
+def _prices(token_prices: PriceOptions, by_model: list[str] | None) -> ModelPrices:
     """Return the prices of the models."""
     from fhir_gym.experiments import ModelPrices
     from fhir_gym.rollouts import Prices
@@ -235,7 +233,7 @@ def _prices(price_in: float | None, price_out: float | None, by_model: list[str]
         if not model:
             raise typer.BadParameter(f"{text!r} does not have the form MODEL=IN,OUT", param_hint="--price")
         found[model] = Prices(read, written)
-    return ModelPrices(prices_of(price_in, price_out), found)
+    return ModelPrices(token_prices.prices(), found)
 
 
 def _print_status(found: ExperimentStatus) -> None:

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note
-from fhir_gym.cli._episode_configs import GradingOption, MaxStepsOption, RewardOption, episode_configs, open_worlds
-from fhir_gym.cli._options import OwnWorldOption, one_pack
+from fhir_gym.cli._options import (
+    GradingOption,
+    MaxStepsOption,
+    OwnWorldOption,
+    RewardOption,
+    episode_configs,
+    one_pack,
+    open_worlds,
+)
 
 if TYPE_CHECKING:
     from fhir_gym.mcp_servers import ToolSet

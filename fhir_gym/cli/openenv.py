@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from fhir_gym.cli._console import note
-from fhir_gym.cli._episode_configs import GradingOption, MaxStepsOption, RewardOption, episode_configs
-from fhir_gym.cli._options import OwnWorldOption, one_pack
+from fhir_gym.cli._options import GradingOption, MaxStepsOption, OwnWorldOption, RewardOption, episode_configs, one_pack
 
 app = typer.Typer(no_args_is_help=True, help="Serve tasks as an OpenEnv environment (extra openenv).")
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note, print_json, print_raw, print_text, table
-from fhir_gym.cli._options import PriceInOption, PriceOutOption, names, prices_of
+from fhir_gym.cli._options import PriceOptions, names, with_option_groups
 
 if TYPE_CHECKING:
     from fhir_gym.evaluation import Report
+    from fhir_gym.rollouts import Prices
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 
 
+@with_option_groups
 def report(
+    *,
     rollouts: Annotated[list[Path], typer.Argument(help="Rollout files, and folders of experiments.")],
     by: Annotated[
         list[str] | None,
@@ -32,8 +35,7 @@ def report(
     pool: Annotated[
         bool, typer.Option("--pool", help="Merge the runs of each configuration over experiments.")
     ] = False,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    token_prices: PriceOptions,
 ) -> None:
     """Report success rates with 95 % intervals, failure modes, tool calls, tokens and other statistics of rollouts.
 
@@ -46,19 +48,33 @@ def report(
     wanted_format = _one_format(format, json, markdown)
     if out is not None and wanted_format is not None:
         raise typer.BadParameter("--out writes all formats: omit --format, --json and --markdown")
+    groups = names(",".join(by or []))
+    found = _report(rollouts, groups, token_prices.prices(), pool=pool)
+    if out is not None:
+        _write(found, out, brief=groups is None)
+    else:
+        _print(found, wanted_format or "terminal", brief=groups is None)
+
+
+def report_experiments(folders: list[Path], out: Path, prices: Prices | None, *, pool: bool) -> None:
+    """Write the report of experiments in all formats."""
+    _write(_report(folders, None, prices, pool=pool), out, brief=True)
+
+
+def _report(rollouts: list[Path], groups: tuple[str, ...] | None, prices: Prices | None, *, pool: bool) -> Report:
     from fhir_gym import evaluation
     from fhir_gym.suites import suite_remarks
 
-    groups = names(",".join(by or []))
-    runs = evaluation.read_runs(rollouts)
-    prices, remarks = prices_of(price_in, price_out), tuple(suite_remarks(rollouts))
-    found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices, notes=remarks)
-    found = found.pooled() if pool else found
-    if out is not None:
-        for path in evaluation.write_report(found, out, brief=groups is None):
-            print_text(f"wrote {path}")
-    else:
-        _print(found, wanted_format or "terminal", brief=groups is None)
+    runs, remarks = evaluation.read_runs(rollouts), tuple(suite_remarks(rollouts))
+    report = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices, notes=remarks)
+    return report.pooled() if pool else report
+
+
+def _write(report: Report, folder: Path, *, brief: bool) -> None:
+    from fhir_gym import evaluation
+
+    for path in evaluation.write_report(report, folder, brief=brief):
+        print_text(f"wrote {path}")
 
 
 def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:

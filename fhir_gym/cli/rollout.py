@@ -11,40 +11,24 @@ import typer
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import (
-    ConcurrencyOption,
-    ConfigurationOption,
+    AgentOptions,
+    BudgetOptions,
+    CredentialOptions,
     EnvArgument,
-    FhirCaOption,
-    FhirHeaderFromEnvOption,
-    FhirHeaderOption,
-    FhirServerOption,
-    FhirTokenOption,
-    FhirUserOption,
-    MaxCostOption,
-    MaxEpisodesOption,
-    MaxSecondsOption,
-    MaxTokensOption,
     OwnWorldOption,
     PhrasingOption,
-    PriceInOption,
-    PriceOutOption,
-    ProtocolOption,
-    RepeatsOption,
-    SeedOption,
-    SettingsOption,
-    WorkersOption,
-    agent_settings,
-    fhir_credentials,
+    RunOptions,
     names,
     numbers_by_name,
-    prices_of,
-    with_configuration,
+    with_option_groups,
 )
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import require_writable
 
 
+@with_option_groups
 def rollout(
+    *,
     env_id: EnvArgument,
     agent: Annotated[
         str,
@@ -52,7 +36,7 @@ def rollout(
             help="chat, gold, idle, local, random, scripted, an installed agent, or your own as module:Class."
         ),
     ] = "gold",
-    setting: SettingsOption = None,
+    options: AgentOptions,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     variations: Annotated[
         str | None, typer.Option(help="Numbers of variations, such as 0-9 or 3,1000-1004; default: the first ten.")
@@ -62,8 +46,7 @@ def rollout(
         typer.Option(help="Run only variations of this split; default: train, or all if --variations is given."),
     ] = None,
     phrasing: PhrasingOption = None,
-    repeats: RepeatsOption = 1,
-    workers: WorkersOption = 0,
+    running: RunOptions,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -72,22 +55,17 @@ def rollout(
             "ray://HOST:PORT. --workers is then the number of actors; default: one per CPU.",
         ),
     ] = None,
-    protocol: ProtocolOption = None,
-    configuration: ConfigurationOption = None,
-    concurrency: ConcurrencyOption = 8,
-    max_episodes: MaxEpisodesOption = None,
-    max_tokens: MaxTokensOption = None,
-    max_seconds: MaxSecondsOption = None,
-    max_cost: MaxCostOption = None,
-    price_in: PriceInOption = None,
-    price_out: PriceOutOption = None,
+    limits: BudgetOptions,
     world: OwnWorldOption = None,
-    fhir_server: FhirServerOption = None,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    fhir_server: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Base URL of a running FHIR server that contains the world; default: the embedded server. If "
+            "repeated, episodes run on all these servers at the same time.",
+        ),
+    ] = None,
+    access: CredentialOptions,
     level: Annotated[int | None, typer.Option(min=1, help="Only tasks of this level, in packs with levels.")] = None,
     dial: Annotated[
         list[str] | None,
@@ -106,7 +84,6 @@ def rollout(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
-    seed: SeedOption = 0,
     task_file: Annotated[
         Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
@@ -133,12 +110,11 @@ def rollout(
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.tasks import get_pack
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
-    crew = workers if ray is None else rollouts.RayCluster(ray, workers or None)
+    crew = running.workers if ray is None else rollouts.RayCluster(ray, running.workers or None)
     config = EpisodeConfig(
         env_id,
         fhir_server=fhir_server or None,
-        fhir_credentials=credentials,
+        fhir_credentials=access.credentials(),
         phrasing=parse_phrasing(phrasing),
         level=level,
         dials=numbers_by_name(dial),
@@ -148,16 +124,15 @@ def rollout(
         task_file=task_file,
         funcs_file=funcs_file,
     )
-    every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
-    prices = prices_of(price_in, price_out)
-    budget = rollouts.Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
-    given = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
-    settings = with_configuration(given, configuration)
-    actor = make_agent(agent, **settings)  # after all other checks, because it may load a model
+    every = rollouts.plan(
+        config, tasks=names(tasks), variations=variations, split=split, repeats=running.repeats, seed=running.seed
+    )
+    budget = limits.budget()
+    actor = make_agent(agent, **options.settings())  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    summary = Summary(prices)
+    summary = Summary(budget.prices)
     todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
@@ -167,11 +142,11 @@ def rollout(
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)
-            running = rollouts.run_plan(
-                plan, actor, workers=crew, concurrency=concurrency, budget=budget, on_retired=summary.retire
+            episodes = rollouts.run_plan(
+                plan, actor, workers=crew, concurrency=running.concurrency, budget=budget, on_retired=summary.retire
             )
             update(0, todo)
-            watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
+            watched = summary.watch(episodes, lambda done: update(done, todo, summary.standing()))
             written = rollouts.write_rollouts(out, watched, overwrite=overwrite)
     except KeyboardInterrupt:
         note(summary.interrupted(todo, out, overwrite))

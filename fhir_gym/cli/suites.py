@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fhir_gym.cli._console import fields, print_json, print_text, progress, table
-from fhir_gym.cli._options import JsonOption, SuiteFuncsOption, SuiteTasksOption, SuiteWorldOption
+from fhir_gym.cli._options import JsonOption, SuiteOptions, with_option_groups
 
 app = typer.Typer(help="List and show suites: fixed lists of episodes for evaluations.", no_args_is_help=True)
 
@@ -40,11 +40,11 @@ def list_suites(as_json: JsonOption = False) -> None:
 
 
 @app.command("show")
+@with_option_groups
 def show(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a suite; see `suites list`.")],
-    task_file: SuiteTasksOption = None,
-    funcs_file: SuiteFuncsOption = None,
-    world: SuiteWorldOption = None,
+    official: SuiteOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show the hash, the worlds and the tasks of a suite; `--json` lists the episodes.
@@ -53,7 +53,7 @@ def show(
     """
     from fhir_gym import suites
 
-    suite = suites.get_suite(name, task_file=task_file, funcs_file=funcs_file, world=world)
+    suite = official.suite(name)
     with progress("Building a world") as update, suites.open_suite(suite, update) as content:
         packs = [
             {

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import (
-    FhirCaOption,
-    FhirHeaderFromEnvOption,
-    FhirHeaderOption,
-    FhirTokenOption,
-    FhirUserOption,
-    JsonOption,
-    fhir_credentials,
-)
+from fhir_gym.cli._options import CredentialOptions, JsonOption, with_option_groups
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -68,7 +60,9 @@ def build(
 
 
 @app.command("import")
+@with_option_groups
 def import_(
+    *,
     source: Annotated[str, typer.Argument(help="Folder (searched recursively), file, or URL of a FHIR server.")],
     format: Annotated[
         Literal["ndjson", "bundles"] | None,
@@ -81,11 +75,7 @@ def import_(
         str | None,
         typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default the name of the folder.")] = None,
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
@@ -100,7 +90,7 @@ def import_(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     reports: list[ImportReport] = []
     with progress(f"Importing {source}") as update:
         if "://" in source:
@@ -125,7 +115,9 @@ def import_(
 
 
 @app.command()
+@with_option_groups
 def upload(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     add: Annotated[
@@ -135,11 +127,7 @@ def upload(
             help="Keep other resources of the world's types on the server; those with the same id are replaced.",
         ),
     ] = False,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a world to a FHIR server, and compare them afterwards.
@@ -150,7 +138,7 @@ def upload(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
         report = worlds.upload(opened, server, add=add, credentials=credentials, progress=update)
     if as_json:
@@ -162,15 +150,13 @@ def upload(
 
 
 @app.command()
+@with_option_groups
 def compare(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many differences; all are counted.")] = 100,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a world with the resources of the same types on a FHIR server; exit with 1 if they differ.
@@ -181,7 +167,7 @@ def compare(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
         found = worlds.compare(opened, server, credentials=credentials, most=limit, progress=update)
     if as_json:
@@ -198,7 +184,9 @@ def compare(
 
 
 @app.command()
+@with_option_groups
 def restore(
+    *,
     world: WorldArgument,
     server: ServerArgument,
     from_world: Annotated[
@@ -217,11 +205,7 @@ def restore(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    fhir_header: FhirHeaderOption = None,
-    fhir_header_from_env: FhirHeaderFromEnvOption = None,
-    fhir_token: FhirTokenOption = None,
-    fhir_user: FhirUserOption = None,
-    fhir_ca: FhirCaOption = None,
+    access: CredentialOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
@@ -233,7 +217,7 @@ def restore(
     """
     from fhir_gym import worlds
 
-    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    credentials = access.credentials()
     with _opened(world) as opened:
         found = None
         if from_world:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from fhir_gym.registration import register_envs
 
 if TYPE_CHECKING:
-    from fhir_gym.envs.env import FHIREnv
-    from fhir_gym.envs.spaces import TextSpace
+    from fhir_gym.envs.env import FHIREnv, TextSpace
     from fhir_gym.envs.vector import FHIRVectorEnv
 
 __all__ = ["FHIREnv", "FHIRVectorEnv", "TextSpace", "register_envs"]
 
-_HOMES = {"FHIREnv": "env", "FHIRVectorEnv": "vector", "TextSpace": "spaces"}
+_HOMES = {"FHIREnv": "env", "FHIRVectorEnv": "vector", "TextSpace": "env"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,29 +1,110 @@
-"""The Gymnasium environment."""
+"""The Gymnasium environment and the space of its texts."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, NoReturn, Unpack
 from weakref import finalize
 
 import gymnasium
+import numpy as np
 from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Space
+from gymnasium.spaces.utils import flatdim, flatten, flatten_space
+from gymnasium.vector.utils import create_shared_memory
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.utils import create_zero_array
 from typing_extensions import override
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
 from fhir_gym.arguments import require_phrasing_type, require_whole
-from fhir_gym.envs.limits import step_limit_around
-from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import FhirGymError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
-from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, find_task
+from fhir_gym.tasks.core.variation import variation_cache
 from fhir_gym.types import Phrasing
+
+_TYPES = ("Appointment", "Condition", "Observation", "Patient", "Practitioner", "Schedule", "Slot")
+
+
+class TextSpace(Space[str]):
+    """All texts up to a maximum length, with any characters.
+
+    Gymnasium's `Text` checks every character, which takes longer for large FHIR responses than the server's own work.
+    `Text` samples random characters; this space samples valid actions.
+
+    Args:
+        max_length: Maximum number of characters.
+        seed: Seed of `sample`.
+    """
+
+    def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
+        self.max_length = max_length
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    @override
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    @override
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return a short, valid search action.
+
+        Args:
+            mask: Not supported.
+            probability: Not supported.
+
+        Raises:
+            ValueError: A mask or probabilities were given.
+        """
+        if mask is not None or probability is not None:
+            raise ValueError("a TextSpace supports neither mask nor probability")
+        kind = _TYPES[int(self.np_random.integers(len(_TYPES)))]
+        count = int(self.np_random.integers(1, 10))
+        return f"GET /{kind}?_count={count}"
+
+    @override
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace) and self.max_length == other.max_length
+
+    @override
+    def __hash__(self) -> int:
+        return hash((TextSpace, self.max_length))
+
+    @override
+    def __repr__(self) -> str:
+        return f"TextSpace({self.max_length})"
+
+
+def _refuse(function: Any, advice: str) -> None:
+    """Make a space function of Gymnasium raise an error with advice if it gets a `TextSpace`."""
+
+    def refused(space: TextSpace, *_: object, **__: object) -> NoReturn:
+        raise WrongTypeError(f"observations are texts of any length up to {space.max_length:,} characters: {advice}")
+
+    function.register(TextSpace, refused)
+
+
+_NO_ARRAYS = "they have no array form. Keep the texts, for example as chat messages, or convert them to numbers with "
+_TRANSFORM = "gymnasium.wrappers.TransformObservation first"
+for _function in (flatdim, flatten, flatten_space, create_zero_array):
+    _refuse(_function, _NO_ARRAYS + _TRANSFORM)
+_refuse(
+    create_shared_memory,
+    "shared memory cannot hold them. Pass shared_memory=False to AsyncVectorEnv, or to make_vec "
+    'vector_kwargs={"shared_memory": False}',
+)
+
 
 ARGUMENTS = ("tasks", "render_mode", "prepared")
 """Names of the arguments that an environment has in addition to those of `EpisodeConfig`."""
@@ -31,11 +112,6 @@ ARGUMENTS = ("tasks", "render_mode", "prepared")
 _OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
 """A limit above the length of the longest response (64 MiB)."""
-_MAX_PREPARED = 16
-"""Maximum number of prepared episodes that stay in memory.
-
-A higher limit would need more memory, and training rarely repeats a variation soon.
-"""
 
 
 class _Choice(NamedTuple):
@@ -140,16 +216,12 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.tasks = self._supported(keys, named=tasks is not None or from_file)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
-        # A running server holds the records of one prepared episode, so an earlier one cannot be kept. With start
-        # states, one open episode is faster than several, because each connection compiles its own statements.
-        self._max_prepared = _MAX_PREPARED if config.fhir_server is None and not prepared else 1
-        self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
-        self._start_states = shared_start_states if prepared else None
-        shared_start_states.reserve(prepared)
-        self._release = finalize(self, shared_start_states.release, prepared)
+        variation_cache.reserve(prepared)
+        self._release = finalize(self, variation_cache.release, prepared)
         self._server: RunningServer | None = None
+        self._choice: _Choice | None = None
         self._episode: Episode | None = None
-        self._over = False
+        self._state = "no episode has started"
         self._shown = ""
 
     @override
@@ -165,10 +237,10 @@ class FHIREnv(gymnasium.Env[str, str]):
             TaskError: The variation does not exist or is not in `split`, or the phrasing does not exist.
         """
         super().reset(seed=seed)
-        self._episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))
-        observation = self._episode.start()
-        self._shown = observation
-        return observation, self._episode.info()
+        episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))
+        self._shown = observation = episode.start()
+        self._state = ""
+        return observation, episode.info()
 
     @override
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -178,12 +250,12 @@ class FHIREnv(gymnasium.Env[str, str]):
             ResetNeeded: The episode is over, or no episode was started.
             WrongTypeError: The action is not a text.
         """
-        if self._episode is None:
-            raise ResetNeeded(f"{'the episode is over' if self._over else 'no episode has started'}: call reset()")
+        if self._episode is None or self._state:
+            raise ResetNeeded(f"{self._state}: call reset()")
         step = self._episode.step(action)
         self._shown = f"> {action}\n{step.observation}"
         if step.done:
-            self._episode, self._over = None, True
+            self._state = "the episode is over"
         return step.observation, step.reward, step.terminated, step.truncated, step.info
 
     @override
@@ -193,9 +265,7 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     @override
     def close(self) -> None:
-        self._episode = None
-        while self._episodes:
-            self._episodes.popitem()[1].close()
+        self._close_episode()
         self._release()
         if self._server is not None:
             self._server.release()
@@ -237,16 +307,39 @@ class FHIREnv(gymnasium.Env[str, str]):
         return _Choice(task, variation, phrasing, max_steps if limit is None else min(max_steps, limit))
 
     def _prepare(self, choice: _Choice) -> Episode:
-        if choice in self._episodes:
-            self._episodes.move_to_end(choice)
-            return self._episodes[choice]
-        if len(self._episodes) >= self._max_prepared:
-            self._episodes.popitem(last=False)[1].close()
+        """Return the chosen episode. The open episode is used again if it is the chosen one."""
+        if self._episode is not None and choice == self._choice:
+            return self._episode
+        self._close_episode()
         task, variation, phrasing, max_steps = choice
         config = replace(self.config, phrasing=phrasing, max_steps=max_steps)
         url = config.one_server()
         if url is not None and self._server is None:
             self._server = RunningServer(url, config.fhir_credentials)
-        episode = Episode(config, task=task, variation=variation, start_states=self._start_states, server=self._server)
-        self._episodes[choice] = episode
-        return episode
+        self._episode, self._choice = Episode(config, task=task, variation=variation, server=self._server), choice
+        return self._episode
+
+    def _close_episode(self) -> None:
+        episode, self._episode, self._state = self._episode, None, "no episode has started"
+        if episode is not None:
+            episode.close()
+
+
+def step_limit_around(env: gymnasium.Env[str, str]) -> int | None:
+    """Return the lowest step limit of the `TimeLimit` wrappers around an environment; None without such wrappers.
+
+    An environment must know the last step to grade the episode there. But Gymnasium does not tell an environment about
+    its wrappers, such as the `TimeLimit` that `make(max_episode_steps=…)` adds. This function therefore searches the
+    call stack for wrappers that have called `reset`. Call it only from the environment's `reset`.
+    """
+    limits = []
+    frame = inspect.currentframe()
+    frame = frame and frame.f_back and frame.f_back.f_back
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if not isinstance(caller, gymnasium.Env) and not frame.f_globals.get("__name__", "").startswith("gymnasium."):
+            break
+        if isinstance(caller, TimeLimit) and caller.unwrapped is env:
+            limits.append(caller._max_episode_steps)
+        frame = frame.f_back
+    return min(limits, default=None)

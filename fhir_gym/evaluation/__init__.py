@@ -1,10 +1,8 @@
 """Evaluation: success rates and other statistics of rollouts, grouped and compared."""
 
-from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
-from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
 from fhir_gym.evaluation.figures import write_figures
-from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown
+from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown, write_report
 from fhir_gym.evaluation.intervals import (
     ClusteredMean,
     Interval,
@@ -14,22 +12,25 @@ from fhir_gym.evaluation.intervals import (
     rate_interval,
     wilson,
 )
-from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, Rate, ToolCalls
-from fhir_gym.evaluation.output import write_report
+from fhir_gym.evaluation.metrics import AggregateMetrics, Distribution, EpisodeMetrics, Rate, ToolCalls
 from fhir_gym.evaluation.page import html, write_page
 from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
-from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
-from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
+from fhir_gym.evaluation.report import DIMENSIONS, Dimension, PairedDifference, Report, dimensions, paired_difference
 from fhir_gym.evaluation.runs import AgentRun, read_runs
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse
 from fhir_gym.evaluation.text_table import Section
 from fhir_gym.evaluation.variance import (
+    Attempts,
     VarianceDecomposition,
     VarianceParts,
     VariationCoefficients,
     coefficients,
     decompose,
+    pass_at_k,
+    reliability,
+    repeat_counts,
+    without_variance,
 )
 
 __all__ = [

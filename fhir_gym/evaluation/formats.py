@@ -7,13 +7,19 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from fhir_gym.errors import MissingExtraError, RecordError
+from fhir_gym.evaluation.figures import draw_figures, write_figures
+from fhir_gym.evaluation.page import write_page
 from fhir_gym.evaluation.plain import LongRow, long_rows, plain
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.evaluation.text_table import Section
+from fhir_gym.files import write_files
 from fhir_gym.printable import JSON_ESCAPES, markdown_text, visible
 
 TextFormat = Literal["markdown", "latex", "csv", "json"]
@@ -109,3 +115,35 @@ def _cell(text: str) -> str:
     """Return a text on one line, with escaped control characters, truncated if it is long."""
     shown = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}…"
     return visible(shown.replace("\r", " ").replace("\n", " "))
+
+
+_SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv", "json": "json"}
+
+
+def write_report(report: Report, directory: str | PathLike[str], *, brief: bool = True) -> list[Path]:
+    """Write a report in all formats, and return the paths of the files.
+
+    The files are ``report.md``, ``report.tex``, ``report.csv``, ``report.json``, and then ``report.html`` and the
+    figures in the folder ``figures``, which need the extra ``report``.
+
+    Args:
+        report: The report.
+        directory: The folder, which is created if it is missing. Existing files of these names are replaced.
+        brief: Whether the tables of Markdown and LaTeX leave out groups that have too many rows; see `Report.brief`.
+
+    Raises:
+        RecordError: A file cannot be written.
+        MissingExtraError: The extra ``report`` is not installed. The first four files are written.
+    """
+    folder = Path(directory)
+    files: dict[Path, str | bytes] = {}
+    tables = report.brief() if brief else report
+    for name, write in FORMATS.items():
+        files[folder / f"report.{_SUFFIXES[name]}"] = write(tables if name in ("markdown", "latex") else report)
+    write_files(files, RecordError)
+    try:
+        drawings = draw_figures(report)
+        page = write_page(report, folder / "report.html", drawings)
+        return [*files, page, *write_figures(report, folder / "figures", drawings)]
+    except MissingExtraError as error:
+        raise MissingExtraError(f"{error}; the report without figures is in {folder}") from error

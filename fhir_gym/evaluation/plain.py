@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fhir_gym.evaluation.distributions import rounded
-from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
+from fhir_gym.evaluation.metrics import rounded
 from fhir_gym.evaluation.report import Report
+from fhir_gym.evaluation.variance import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 
 FORMAT_VERSION = 1
 """Version of the plain data. It changes when a value is renamed or removed, not when one is added."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from fhir_gym.evaluation.distributions import Distribution, rounded
 from fhir_gym.evaluation.failure_modes import FailureModes
-from fhir_gym.evaluation.metrics import EpisodeMetrics, Rate
+from fhir_gym.evaluation.metrics import Distribution, EpisodeMetrics, Rate, rounded
 from fhir_gym.evaluation.variance import (
     Observation,
     VarianceDecomposition,

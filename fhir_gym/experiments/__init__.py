@@ -4,8 +4,13 @@ from fhir_gym.experiments.config import STUDY_CONFIGURATIONS, ExperimentConfig
 from fhir_gym.experiments.folder import require_manifest
 from fhir_gym.experiments.manifest import MANIFEST_VERSION, Manifest
 from fhir_gym.experiments.runner import run_experiment
-from fhir_gym.experiments.spending import ModelPrices
-from fhir_gym.experiments.status import ConfigurationStatus, ExperimentStatus, MemoryStatus, experiment_status
+from fhir_gym.experiments.status import (
+    ConfigurationStatus,
+    ExperimentStatus,
+    MemoryStatus,
+    ModelPrices,
+    experiment_status,
+)
 
 __all__ = [
     "MANIFEST_VERSION",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration
+from fhir_gym.agents.factory import CONFIGURATIONS, Configuration
 from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.errors import ExperimentError, UnknownNameError
 from fhir_gym.reflexion import ModelSettings
@@ -34,7 +34,7 @@ class ExperimentConfig:
     Attributes:
         experiment: Name of the experiment; see `fhir_gym.tasks.EXPERIMENTS`.
         model: Name of the model that is tested.
-        configurations: Names of the configurations; see `fhir_gym.agents.configurations`.
+        configurations: Names of the configurations; see `fhir_gym.agents.factory`.
         base_url: The model's endpoint; None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
         training_model: Model of the agent in the memory's training; None for `model`.
         evaluator_model: Model that evaluates training episodes; None for `model`.

@@ -7,8 +7,7 @@ from fhir_gym.reflexion.config import (
     load_memory_config,
     make_memory_config,
 )
-from fhir_gym.reflexion.instance_data import InstanceData
-from fhir_gym.reflexion.leak_filter import Filtered, LeakFilter
+from fhir_gym.reflexion.leak_filter import Filtered, InstanceData, LeakFilter
 from fhir_gym.reflexion.replies import Critique
 from fhir_gym.reflexion.training import train_memory
 from fhir_gym.reflexion.training_folder import training_usage

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.memory import Embedder, make_embedder
-from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.agents.provider import ChatModel, Provider
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
@@ -65,9 +65,10 @@ class ModelSettings(_Settings):
             MissingExtraError: The openai package is not installed.
             EndpointError: The key is missing, or the base URL is invalid.
         """
-        body = {**self.extra_body, **({"tools": tools} if tools else {})}
-        sampling = Sampling(self.model, self.temperature, self.max_tokens, body, self.top_p)
-        return Provider(sampling, self.base_url, None, self.timeout, self.retries, self.backoff)
+        settings = self.model_dump(exclude={"seed"})
+        if tools:
+            settings["extra_body"] |= {"tools": tools}
+        return Provider(ChatModel(**settings))
 
 
 class TrainingEpisode(_Settings):

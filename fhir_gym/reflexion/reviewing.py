@@ -12,7 +12,6 @@ from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.provider import Provider
 from fhir_gym.agents.tool_sources import ToolSource, error_text
 from fhir_gym.reflexion.config import MemoryTrainingConfig
-from fhir_gym.reflexion.journal import ReplyJournal, request_key
 from fhir_gym.reflexion.prompts import (
     EVALUATOR_PROMPT,
     evaluator_message,
@@ -21,7 +20,7 @@ from fhir_gym.reflexion.prompts import (
     repair_message,
 )
 from fhir_gym.reflexion.replies import Critique, Lessons, parse_critique, parse_lessons
-from fhir_gym.reflexion.spending import Spending
+from fhir_gym.reflexion.training_folder import ReplyJournal, Spending, request_key
 from fhir_gym.rollouts import Rollout
 
 MAX_LOOKUPS = 8
@@ -156,7 +155,7 @@ class Reviewer:
     async def _complete(self, role: _Role, messages: Sequence[Message]) -> Completion:
         """Return the reply to a request. An equal request is sent only once, also if it is running at the moment."""
         opening = Opening(protocol="text", messages=(), seed=role.seed)
-        key = request_key(role.name, role.provider.sampling.request(messages, opening))
+        key = request_key(role.name, role.provider.model.request(messages, opening))
         known = self.journal.find(key)
         if known is not None:
             return known

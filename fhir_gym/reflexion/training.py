@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fhir_gym import worlds
-from fhir_gym.agents import Agent, ConcurrentAgent, require_agent
+from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
@@ -20,18 +23,184 @@ from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
-from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
-from fhir_gym.reflexion.instance_data import InstanceData
-from fhir_gym.reflexion.leak_filter import MAX_SITUATION, LeakFilter
-from fhir_gym.reflexion.lessons_agent import VariationName, with_lessons
+from fhir_gym.reflexion.leak_filter import MAX_SITUATION, InstanceData, LeakFilter
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
-from fhir_gym.reflexion.spending import AgentBudget, MayContinue, Spending
-from fhir_gym.reflexion.training_folder import TrainingFolder
-from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, run_plan
+from fhir_gym.reflexion.training_folder import AgentBudget, MayContinue, Spending, TrainingFolder
+from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, parse_numbers, plan, run_plan
 from fhir_gym.rollouts.rollout_files import RolloutWriter
-from fhir_gym.tasks import find_task, get_pack, task_set
-from fhir_gym.types import Json
+from fhir_gym.tasks import Variation, find_task, get_pack, task_set
+from fhir_gym.types import Json, Phrasing
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PEOPLE = ("Patient", "Practitioner", "RelatedPerson")
+_SMALLEST = 10
+"""Smaller whole numbers are too common in lessons to be particular to an episode."""
+_GUARDED: dict[tuple[str, str, str], InstanceData] = {}
+"""Results for packs, by variations and hash of the world: an experiment trains several memories."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFacts:
+    """A variation with the values in its prompt.
+
+    Attributes:
+        variation: The variation.
+        values: The values in its prompt.
+        request: The prompt without the present time and without the task's fixed instructions.
+    """
+
+    variation: Variation
+    values: Mapping[str, str]
+    request: str
+
+    @classmethod
+    def of(cls, env_id: str, key: str, number: int, phrasing: Phrasing | None, world: World) -> EpisodeFacts:
+        """Return the facts of a variation."""
+        task = task_set(env_id)[key]
+        variation = task.variation(number, world, phrasing)
+        request = variation.prompt.replace(task.answer_instructions, "")
+        request = re.sub(r"\APresent: [^\n]*\n+", "", request).strip()
+        return cls(variation, task.prompt_values(variation.params, world), request)
+
+    def names_and_ids(self, rollout: Rollout | None = None) -> InstanceData:
+        """Return the names and ids of the variation and of everything that the agent of an episode read or wrote."""
+        data = InstanceData()
+        data.add_variation(self.variation, self.values)
+        if rollout is not None:
+            data.add_rollout(rollout)
+            for text in _texts(_outcome(rollout)):
+                data.add_value(text)
+        return data
+
+    def numbers(self, rollout: Rollout | None = None) -> frozenset[str]:
+        """Return the numbers in the prompt's values, in the answer and in the expected results."""
+        texts = [*self.values.values(), *(_texts(_outcome(rollout)) if rollout is not None else ())]
+        found = {number for text in texts for number in _NUMBER.findall(text)}
+        return frozenset(number for number in found if "." in number or int(number) >= _SMALLEST)
+
+
+def people_of(world: World) -> InstanceData:
+    """Return the names and ids of the people of a world. Prompts may contain them."""
+    data = InstanceData()
+    for resource_type in _PEOPLE:
+        data.add_resource(world.search(resource_type))
+    return data
+
+
+def guarded_data(env_ids: Iterable[str], numbers: str, worlds: Mapping[str, World]) -> InstanceData:
+    """Return the names and ids of the test variations of all tasks of packs.
+
+    Clinical terms do not belong to them: both splits draw the same terms, and lessons need them.
+
+    Args:
+        env_ids: The packs.
+        numbers: The test variations, such as ``"1000-1019"``.
+        worlds: The world of each pack.
+    """
+    data = InstanceData()
+    for env_id in env_ids:
+        world = worlds[env_id]
+        key = (env_id, numbers, world.manifest.content_hash)
+        if key not in _GUARDED:
+            _GUARDED[key] = _data_of_pack(env_id, numbers, world)
+        data.update(_GUARDED[key])
+    return data
+
+
+def _data_of_pack(env_id: str, numbers: str, world: World) -> InstanceData:
+    data = InstanceData()
+    for task in task_set(env_id).values():
+        for number in parse_numbers(numbers):
+            variation = task.variation(number, world)
+            data.add_variation(variation, task.prompt_values(variation.params, world), terms=False)
+    return data
+
+
+def public_texts(env_ids: Iterable[str]) -> Iterator[str]:
+    """Yield the fixed parts of the prompts of all tasks of packs."""
+    for env_id in env_ids:
+        for task in task_set(env_id).values():
+            yield from (*task.prompts, task.brief or "", task.answer_instructions)
+
+
+def _outcome(rollout: Rollout) -> Json:
+    verdict = rollout.verdict
+    return [verdict.answer, [[check.expected, check.actual] for check in verdict.checks]] if verdict else []
+
+
+def _texts(value: Json) -> list[str]:
+    """Return the texts and numbers in a JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [text for one in value for text in _texts(one)]
+    if isinstance(value, bool) or value is None:
+        return []
+    return [str(value)]
+
+
+class VariationName(NamedTuple):
+    """The pack, the task and the variation of an episode."""
+
+    env_id: str
+    task: str
+    variation: int
+
+
+def with_lessons(agent: Agent | ConcurrentAgent, lessons: Mapping[VariationName, str]) -> Agent | ConcurrentAgent:
+    """Return an agent whose prompts end with lessons.
+
+    Args:
+        agent: The agent.
+        lessons: The text for each variation.
+    """
+    return _ConcurrentReader(agent, lessons) if isinstance(agent, ConcurrentAgent) else _Reader(agent, lessons)
+
+
+class _Lessons:
+    """The parts that both kinds of agents share."""
+
+    def __init__(self, agent: Agent | ConcurrentAgent, lessons: Mapping[VariationName, str]) -> None:
+        self.name = agent.name
+        plain = json.dumps(sorted(lessons.items()), ensure_ascii=True)
+        digest = blake2b(plain.encode(), digest_size=8).hexdigest()
+        self.settings: Mapping[str, Json] = {**agent.settings, "lessons": digest}
+        self._lessons = lessons
+
+    def add(self, text: str, context: EpisodeContext) -> str:
+        """Return a text with the lessons of an episode at its end."""
+        lessons = self._lessons.get(VariationName(context.env_id, context.task, context.variation))
+        return f"{text}\n\n{lessons}" if lessons else text
+
+
+class _ConcurrentReader(_Lessons):
+    def __init__(self, agent: ConcurrentAgent, lessons: Mapping[VariationName, str]) -> None:
+        super().__init__(agent, lessons)
+        self._agent = agent
+
+    def converse(self, observation: str, context: EpisodeContext) -> AsyncConversation:
+        read = replace(context, prompt=self.add(context.prompt, context))
+        return self._agent.converse(self.add(observation, context), read)
+
+    async def aclose(self) -> None:
+        await self._agent.aclose()
+
+
+class _Reader(_Lessons):
+    def __init__(self, agent: Agent, lessons: Mapping[VariationName, str]) -> None:
+        super().__init__(agent, lessons)
+        self._agent = agent
+        self._first: str | None = None
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        self._first = self.add(observation, context)
+        self._agent.reset(self._first, replace(context, prompt=self.add(context.prompt, context)))
+
+    def act(self, observation: str) -> str | Reply:
+        first, self._first = self._first, None
+        return self._agent.act(first or observation)
+
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]

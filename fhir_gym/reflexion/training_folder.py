@@ -4,18 +4,162 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from fhir_gym.agents import Usage
+from pydantic import ValidationError
+from typing_extensions import override
+
+from fhir_gym.agents import Completion, Usage
 from fhir_gym.agents.memory import Memory
-from fhir_gym.errors import TrainingError
+from fhir_gym.errors import TrainingBudgetError, TrainingError
 from fhir_gym.files import lock_folder, require_writable, write_file
-from fhir_gym.reflexion.journal import ReplyJournal
-from fhir_gym.reflexion.spending import folder_usage
-from fhir_gym.rollouts import Rollout, read_rollouts
+from fhir_gym.rollouts import BudgetTracker, Rollout, read_rollouts
+from fhir_gym.rollouts.budget import Prices
 from fhir_gym.types import Json
+
+ROLES = ("agent", "evaluator", "reflector")
+"""Roles of the models of a memory training."""
+MayContinue = Callable[[Mapping[str, Usage]], bool]
+"""Function that gets the tokens spent so far by role, and returns whether a further request may be sent."""
+
+
+class Spending:
+    """The tokens that a training has spent, including those before an interruption.
+
+    Args:
+        before: Tokens by role that were spent before.
+        tokens: Maximum total of tokens; None for no limit.
+        may_continue: A further condition for each request; None for none.
+    """
+
+    def __init__(self, before: Mapping[str, Usage], tokens: int | None, may_continue: MayContinue | None) -> None:
+        self.usage = {role: before.get(role, Usage()) for role in ROLES}
+        self._tokens, self._may_continue = tokens, may_continue
+
+    def add(self, role: str, usage: Usage | None) -> None:
+        """Add the tokens of a reply."""
+        self.usage[role] += usage or Usage()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further request may be sent."""
+        total = sum(usage.total for usage in self.usage.values())
+        if self._tokens is not None and total >= self._tokens:
+            return True
+        return self._may_continue is not None and not self._may_continue(dict(self.usage))
+
+    def require_budget(self) -> None:
+        """Raise if no further request may be sent.
+
+        Raises:
+            TrainingBudgetError: The budget is spent.
+        """
+        if self.exhausted:
+            total = sum(usage.total for usage in self.usage.values())
+            raise TrainingBudgetError(
+                f"the budget of the memory training is spent after {total:,} tokens; nothing is lost: "
+                "run it again with a larger budget"
+            )
+
+
+class AgentBudget(BudgetTracker):
+    """Lets `run_plan` start an episode only if the training's budget allows it.
+
+    Args:
+        spending: The training's tokens.
+    """
+
+    def __init__(self, spending: Spending) -> None:
+        super().__init__()
+        self._spending = spending
+
+    @override
+    def try_begin(self) -> bool:
+        return not self._spending.exhausted
+
+    @override
+    def spend(self, usage: Usage, prices: Prices | None = None) -> None:
+        self._spending.add("agent", usage)
+
+
+class ReplyJournal:
+    """Appends each reply to a file as soon as it arrives, and finds it again when the request is repeated.
+
+    Args:
+        path: The file; it is made with the first reply.
+
+    Raises:
+        TrainingError: The file cannot be read, or has a damaged line before its last one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._replies: dict[str, Completion] = {}
+        for number, line in enumerate(_complete_lines(path), start=1):
+            entry, completion = _parsed(line, f"{path}:{number}")
+            self._replies.setdefault(entry["key"], completion)
+
+    def find(self, key: str) -> Completion | None:
+        """Return the reply to a request; None if the request is new."""
+        return self._replies.get(key)
+
+    def add(self, key: str, role: str, completion: Completion) -> None:
+        """Append a reply.
+
+        Raises:
+            TrainingError: The file cannot be written.
+        """
+        self._replies[key] = completion
+        plain = completion.model_dump(mode="json", exclude_defaults=True)
+        line = json.dumps({"key": key, "role": role, "completion": plain}) + "\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line.encode())
+        except OSError as error:
+            raise TrainingError(f"{self._path} cannot be written: {error.strerror or error}") from error
+
+
+def request_key(role: str, request: Mapping[str, Any]) -> str:
+    """Return the key of a request in a `ReplyJournal`."""
+    text = json.dumps([role, request], sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def journal_usage(path: Path) -> dict[str, Usage]:
+    """Return the tokens of the replies in a journal by role. The file may be missing, or be written at the moment."""
+    found: dict[str, Usage] = {}
+    for number, line in enumerate(_complete_lines(path, repair=False), start=1):
+        entry, completion = _parsed(line, f"{path}:{number}")
+        if completion.usage:
+            found[entry["role"]] = found.get(entry["role"], Usage()) + completion.usage
+    return found
+
+
+def _parsed(line: bytes, where: str) -> tuple[dict[str, Any], Completion]:
+    try:
+        entry = json.loads(line)
+        return {"key": str(entry["key"]), "role": str(entry["role"])}, Completion.model_validate(entry["completion"])
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+        raise TrainingError(f"{where} is not a model's reply: delete the line to ask again") from None
+
+
+def _complete_lines(path: Path, *, repair: bool = True) -> list[bytes]:
+    """Return the lines of a file without an incomplete last line, which is removed from the file if `repair`."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {error.strerror or error}") from error
+    complete = content.rfind(b"\n") + 1
+    if repair and complete < len(content):
+        with path.open("rb+") as file:
+            file.truncate(complete)
+    return content[:complete].splitlines()
+
 
 _CONFIG = "config.json"
 
@@ -123,3 +267,14 @@ def training_usage(out: str | Path) -> dict[str, Usage]:
         The tokens of the roles ``agent``, ``evaluator`` and ``reflector``.
     """
     return folder_usage(training_path(Path(out)))
+
+
+def folder_usage(folder: Path) -> dict[str, Usage]:
+    """Return the tokens by role that a training folder accounts for. The folder may be missing or in use."""
+    total = Usage()
+    for path in sorted(folder.glob("trial-*.jsonl")):
+        for line in path.read_bytes().splitlines(keepends=True):
+            usage = json.loads(line).get("usage") if line.endswith(b"\n") else None
+            total += Usage.model_validate(usage) if usage else Usage()
+    known = journal_usage(folder / "replies.jsonl")
+    return {role: known.get(role, Usage()) for role in ROLES} | {"agent": total}

@@ -1,8 +1,7 @@
 """Rollouts: run agents on episodes, record them, and turn the records into datasets."""
 
 from fhir_gym.rollouts.budget import Budget, BudgetTracker, Prices
-from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset
-from fhir_gym.rollouts.hub_folder import write_hub_folder
+from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset, write_hub_folder
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, parse_numbers, plan
 from fhir_gym.rollouts.ray_cluster import RayCluster
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout, StopReason, TaskRecord, Turn

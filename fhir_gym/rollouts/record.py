@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
-from fhir_gym.agents.dropped_messages import short_form
+from fhir_gym.agents.dropping_window import short_form
 from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json, Phrasing
 

@@ -11,7 +11,7 @@ from fhir_gym.episode import Episode
 from fhir_gym.errors import RecordError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Change, World
 from fhir_gym.rollouts.record import Rollout, Turn
-from fhir_gym.rollouts.reference import with_reference
+from fhir_gym.rollouts.recorder import with_reference
 from fhir_gym.tasks import GRADINGS, LoggedRequest, TimedRequest, Verdict
 from fhir_gym.types import Resource
 

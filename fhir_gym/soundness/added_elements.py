@@ -12,11 +12,11 @@ from typing import Any
 
 from fhir_gym.actions import Finish
 from fhir_gym.fhir.definitions import DATA_TYPES, Element, codes, modifiers
+from fhir_gym.soundness.answer_variants import Path
 from fhir_gym.soundness.equivalents import same
 from fhir_gym.soundness.policy_groups import Expected
 from fhir_gym.soundness.policy_runner import Policy, script
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody
-from fhir_gym.soundness.value_variants import Path
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.tasks.grading.allowed_additions import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule

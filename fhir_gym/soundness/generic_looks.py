@@ -22,7 +22,8 @@ from fhir_gym.soundness.probe.scenes import reference_of
 from fhir_gym.soundness.task_check import Progress
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.authoring import instant
-from fhir_gym.tasks.core.task import Task, Variation
+from fhir_gym.tasks.core.task import Task
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.responses import ParsedResponse
 from fhir_gym.types import Json, Resource
 

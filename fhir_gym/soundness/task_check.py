@@ -5,25 +5,31 @@ Right policies must succeed, wrong policies must fail, and every check of a task
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from fhir_gym.actions import Finish
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.soundness.added_elements import reversals
 from fhir_gym.soundness.answer_variants import consists_of_ids
-from fhir_gym.soundness.constants import always_create, constant_answers, other_variation
 from fhir_gym.soundness.equivalents import equivalents
-from fhir_gym.soundness.flawed_policies import flawed_policies
-from fhir_gym.soundness.live_policies import live_policies
+from fhir_gym.soundness.flawed_policies import (
+    always_create,
+    constant_answers,
+    flawed_policies,
+    live_policies,
+    other_variation,
+)
 from fhir_gym.soundness.near_misses import looks_at_news, near_misses
+from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.report import SoundnessReport, TaskReport
-from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.dates import instant
@@ -31,6 +37,48 @@ from fhir_gym.tasks.core.registry import get_pack, pack_ids, task_keys, task_set
 from fhir_gym.tasks.core.selection import available_tasks
 from fhir_gym.tasks.core.splits import VARIATIONS, require_variation
 from fhir_gym.tasks.core.task import Task
+
+MOST_ACTIONS = 1_000
+"""Maximum number of actions that the sampled policies of one group send in one variation."""
+_FEWEST = 8
+"""Minimum number of policies of a group that are played in one variation."""
+T = TypeVar("T")
+
+
+def sampled(policies: Iterable[Policy], steps: int, seed: str) -> Iterator[Policy]:
+    """Yield the policies of each group, or a random sample of them if they would send too many actions together.
+
+    A sample contains policies of as many kinds as possible: for example, wrong values of all elements. Samples differ
+    between seeds, so that many variations together try everything.
+
+    Args:
+        policies: Policies of any groups.
+        steps: Number of actions of a policy.
+        seed: The sample depends on this text and on the names of the policies.
+    """
+    most = max(_FEWEST, MOST_ACTIONS // max(1, steps))
+    groups: dict[Group, list[Policy]] = {}
+    for policy in policies:
+        groups.setdefault(policy.group, []).append(policy)
+    for group, found in groups.items():
+        rng = random.Random(f"{seed} {group}")
+        for policy in _sample(found, [one.name for one in found], most, rng):
+            answers = _sample(policy.answers, [name for name, _ in policy.answers], most, rng)
+            yield replace(policy, answers=tuple(answers))
+
+
+def _sample(items: Sequence[T], names: Sequence[str], most: int, rng: random.Random) -> list[T]:
+    """Choose at most so many items, in their order: in turn one of each kind, which is the name before `` = ``."""
+    if len(items) <= most:
+        return list(items)
+    kinds: dict[str, list[int]] = {}
+    for place in rng.sample(range(len(items)), len(items)):
+        kinds.setdefault(names[place].partition(" = ")[0], []).append(place)
+    in_turn = sorted(
+        (turn, number, place) for number, kind in enumerate(kinds.values()) for turn, place in enumerate(kind)
+    )
+    return [items[place] for place in sorted(place for _, _, place in in_turn[:most])]
+
 
 _CHUNK = 20
 """Number of variations in one job of a worker process."""

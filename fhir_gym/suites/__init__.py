@@ -1,12 +1,9 @@
 """Suites: named lists of episodes, and evaluations that write a result card."""
 
-from fhir_gym.suites.card import Card, Figures, PackCard, Share
-from fhir_gym.suites.card_text import card_markdown, results_table
+from fhir_gym.suites.card import Card, Figures, PackCard, Share, card_markdown, results_table, suite_remarks
 from fhir_gym.suites.catalogue import OFFICIAL, get_suite, known_suites, suite_names
-from fhir_gym.suites.content import SuiteContent, open_suite
-from fhir_gym.suites.remarks import suite_remarks
 from fhir_gym.suites.runner import evaluate
-from fhir_gym.suites.suite import Suite, SuiteEpisode, balanced
+from fhir_gym.suites.suite import Suite, SuiteContent, SuiteEpisode, balanced, open_suite
 
 __all__ = [
     "OFFICIAL",

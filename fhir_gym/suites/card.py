@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import EpisodeMetrics, Rate
-from fhir_gym.printable import JSON_ESCAPES, one_line
+from fhir_gym.evaluation.text_table import Section, number, percent, points
+from fhir_gym.printable import JSON_ESCAPES, markdown_text, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
-from fhir_gym.suites.content import SuiteContent
+from fhir_gym.suites.suite import SuiteContent
 
 CARD_VERSION = 1
 """Version of the card's format."""
@@ -303,3 +304,115 @@ def _remarks(
     versions = {dict(one.conditions)["package"] for one in episodes.values()}
     if len(versions) > 1:
         yield f"several versions of fhir_gym wrote the records: {', '.join(sorted(versions))}"
+
+
+_COLUMNS = ("episodes", "success", "95 %", "light", "steps", "invalid", "tokens in", "tokens out")
+_MAX_SETTING = 2_000
+_EXPLANATION = (
+    "The 95 % intervals are clustered by task, because episodes of one task are not independent. In *all episodes*, "
+    "every episode has the same weight; in *mean over packs*, every pack."
+)
+
+
+def card_markdown(card: Card) -> str:
+    """Return the card as Markdown."""
+    title = f"{card.suite}: {card.agent.name}" + (f" {card.model}" if card.model else "")
+    parts = [f"# {markdown_text(title)}", _headline(card)]
+    if card.remarks:
+        parts.append("\n".join(f"> **{markdown_text(remark, _MAX_SETTING)}**  " for remark in card.remarks))
+    settings = Section("", ("setting", "value"), tuple(_settings(card)))
+    return "\n\n".join([*parts, _markdown(results_table(card)), _EXPLANATION, _markdown(settings)]) + "\n"
+
+
+def results_table(card: Card) -> Section:
+    """Return the table of results: one row for each pack, all episodes, and the mean over packs."""
+    rows = [(pack.env_id, *_cells(pack.figures)) for pack in card.packs]
+    if len(card.packs) > 1:
+        rows.append(("all episodes", *_cells(card.overall)))
+        rows.append(("mean over packs", "", percent(card.mean_over_packs), *("" for _ in _COLUMNS[2:])))
+    return Section.compact("", ("", *_COLUMNS), rows)
+
+
+def _headline(card: Card) -> str:
+    """Return one sentence that can be quoted."""
+    success, runs = card.overall.success, f", {card.repeats} repeats" if card.repeats > 1 else ""
+    versions = ", ".join(card.versions) or "unknown"
+    what = markdown_text(f"{card.suite} (hash {card.suite_hash[:12]}, fhir_gym {versions}){runs}")
+    if success.share is None:
+        return f"**No episode has a verdict** on {what}."
+    spread = "" if success.sd is None else f"; standard deviation over repeats {percent(success.sd)}"
+    interval = f"95 % interval {points(success.low, success.high)}{spread}"
+    return f"**Success {percent(success.share)}** ({interval}) in {card.overall.graded} episodes of {what}."
+
+
+def _settings(card: Card) -> Iterator[tuple[str, str]]:
+    yield "suite", f"{card.suite}, hash {card.suite_hash}"
+    yield "fhir_gym", ", ".join(card.versions)
+    for pack in card.packs:
+        yield pack.env_id, f"world {pack.world} {pack.world_hash}, at most {pack.max_steps} steps"
+    yield "agent", card.agent.name
+    for name, value in card.agent.settings.items():
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    yield "grading", card.grading
+    if card.overall.gradings:
+        shares = (f"{name} {percent(share)}" for name, share in card.overall.gradings.items())
+        yield "success by grading", ", ".join(shares)
+    yield "repeats, seed", f"{card.repeats}, {card.seed}"
+    if card.tokens is not None:
+        yield "all tokens", f"{card.tokens.prompt:,} in, {card.tokens.completion:,} out"
+    if card.prices is not None:
+        prices = f"{card.prices.per_million_in:g} and {card.prices.per_million_out:g} per million tokens"
+        yield "cost", f"{card.cost if card.cost is not None else 'unknown'} at {prices}"
+    if card.date is not None:
+        yield "date", card.date
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    all_graded = figures.graded == figures.episodes
+    return (
+        str(figures.graded) if all_graded else f"{figures.graded} of {figures.episodes}",
+        percent(figures.success.share),
+        points(figures.success.low, figures.success.high) if figures.graded else "",
+        percent(figures.light.share) if figures.light else "",
+        number(figures.steps, 1),
+        number(figures.invalid, 2),
+        number(figures.prompt_tokens, 0),
+        number(figures.completion_tokens, 0),
+    )
+
+
+def _markdown(section: Section) -> str:
+    rows = [[markdown_text(cell, _MAX_SETTING) for cell in row] for row in (section.columns, *section.rows)]
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def suite_remarks(paths: Sequence[str | Path]) -> list[str]:
+    """Return remarks about evaluations of different suites, and about incomplete evaluations.
+
+    Args:
+        paths: The inputs of a report: folders of evaluations, their ``rollouts.jsonl``, or other rollout files, which
+            are ignored.
+    """
+    cards: dict[str, Card] = {}
+    remarks = []
+    for path in map(Path, paths):
+        file = _card_file(path)
+        if file is not None:
+            try:
+                cards[str(path)] = Card.load(file)
+            except RecordError as error:
+                remarks.append(str(error))
+    suites = {(card.suite, card.suite_hash) for card in cards.values()}
+    if len(suites) > 1:
+        named = "; ".join(f"{path}: {card.suite} {card.suite_hash[:12]}" for path, card in cards.items())
+        remarks.append(f"evaluations of different suites are not comparable: {named}")
+    remarks += [f"{path}: {remark}" for path, card in cards.items() for remark in card.remarks]
+    return remarks
+
+
+def _card_file(path: Path) -> Path | None:
+    """Return the card that belongs to an input of a report; None if there is none."""
+    folder = path if path.is_dir() else path.parent if path.name == ROLLOUTS else None
+    file = None if folder is None else folder / CARD_JSON
+    return file if file is not None and file.is_file() else None

@@ -17,11 +17,9 @@ from fhir_gym.files import lock_folder, require_writable, write_files
 from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Budget, BudgetTracker, Prices, Rollout, read_rollouts, run_plan, write_rollouts
 from fhir_gym.rollouts.record import AgentRecord
-from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, make_card
-from fhir_gym.suites.card_text import card_markdown
+from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
 from fhir_gym.suites.catalogue import get_suite
-from fhir_gym.suites.content import SuiteContent, open_suite
-from fhir_gym.suites.suite import Suite
+from fhir_gym.suites.suite import Suite, SuiteContent, open_suite
 
 
 def evaluate(

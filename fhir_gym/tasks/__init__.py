@@ -5,13 +5,12 @@ Pack modules import the base classes of tasks from this package. They import ans
 `docs/writing_tasks.md` is a guide for task authors.
 """
 
-from fhir_gym.tasks.core.dials import Dial
 from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, Part, experiment_packs, get_experiment
 from fhir_gym.tasks.core.grader import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.core.ids import IdAllocator
-from fhir_gym.tasks.core.pack import Pack
 from fhir_gym.tasks.core.params import LabelledRequest, Params, SceneParams
 from fhir_gym.tasks.core.registry import (
+    Pack,
     find_packs,
     find_task,
     get_pack,
@@ -23,7 +22,6 @@ from fhir_gym.tasks.core.registry import (
 )
 from fhir_gym.tasks.core.scene import Candidate, SceneTask
 from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing
-from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import (
     DEFAULT_SPLIT,
     SPLITS,
@@ -34,9 +32,10 @@ from fhir_gym.tasks.core.splits import (
     split_numbers,
     split_of,
 )
-from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
+from fhir_gym.tasks.core.task import Dial, ExpectedChange, Gold, LatestResponse, Task
 from fhir_gym.tasks.core.task_sets import TaskSet
-from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
+from fhir_gym.tasks.core.turn_protocol import ParsedTurn, Simulation, TurnProtocol
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.answers import (
     AnswerForm,
     CountAnswer,
@@ -47,13 +46,11 @@ from fhir_gym.tasks.grading.answers import (
     answer_flag,
     answer_number,
 )
-from fhir_gym.tasks.grading.checks import Check, equal
-from fhir_gym.tasks.grading.diagnosis import Diagnosis
+from fhir_gym.tasks.grading.checks import Check, Diagnosis, equal
 from fhir_gym.tasks.grading.end_state import BeforeView, FinishedEpisode, LoggedRequest, RemoteView, TimedRequest, View
-from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, requests_answered
 from fhir_gym.tasks.grading.unrequested_content import ADD_NOTHING
-from fhir_gym.tasks.grading.verdict import REWARD_RULES, RewardRule, Verdict
+from fhir_gym.tasks.grading.verdict import REWARD_RULES, Evidence, RewardRule, Verdict
 
 __all__ = [
     "ADD_NOTHING",

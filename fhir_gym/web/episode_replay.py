@@ -17,7 +17,7 @@ from fhir_gym.rollouts import Rollout, Turn, run
 from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, base_url_of, replay
 from fhir_gym.tasks import Check
 from fhir_gym.tasks.core.grader import ANSWER_FORM
-from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.end_state import returned_resources
 from fhir_gym.types import Json, Resource
 from fhir_gym.web.element_text import element_text, shortened
 from fhir_gym.web.resource_view import Node, ResourceView, Target, ViewLimits, tree, view_json

@@ -14,8 +14,7 @@ from platformdirs import user_cache_path
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.store.schema import FORMAT
-from fhir_gym.file_lock import FileLock
-from fhir_gym.files import atomic_write
+from fhir_gym.files import FileLock, atomic_write
 
 VARIABLE = "FHIR_GYM_CACHE"
 """Environment variable that names another cache folder."""

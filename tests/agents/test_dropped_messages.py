@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fhir_gym.agents.chat_messages import Message, result_message
-from fhir_gym.agents.dropped_messages import short_form
+from fhir_gym.agents.dropping_window import short_form
 
 TASK = {"resourceType": "Task", "id": "TAS12", "description": "x" * 900}
 FOUND = {"resourceType": "Bundle", "type": "searchset", "entry": [{"resource": TASK}] * 7}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.art_curation import audit, prompt_audit
+from fhir_gym.art_curation import audit
 from fhir_gym.art_curation.audit import Audited, AuditReport, audit_cases, for_review
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
@@ -226,11 +226,11 @@ def test_rules_that_decide_have_to_be_stated(ward: Ward, monkeypatch: pytest.Mon
     world, plan = worlds_of[rule]
     case = case_on(world, plan)
     assert audit_cases([case], world).cases == (case,)
-    pattern = prompt_audit._RULES[rule]
+    pattern = audit._RULES[rule]
     silent = {family: pattern.sub("", text) for family, text in ENDINGS.items()}
-    monkeypatch.setattr(prompt_audit, "ENDINGS", silent)
+    monkeypatch.setattr(audit, "ENDINGS", silent)
     if rule == "half":  # the context states this rule, and a context must equal its template
-        monkeypatch.setattr(prompt_audit, "context", lambda *given: pattern.sub("", case.context))
+        monkeypatch.setattr(audit, "context", lambda *given: pattern.sub("", case.context))
         case = case.model_copy(update={"context": pattern.sub("", case.context)})
     assert kinds(audit_cases([case], world)) == {"ambiguous"}
 
@@ -430,9 +430,9 @@ def test_the_second_derivation_shares_no_code_with_the_first() -> None:
         "params",
         "reasoning_task",
     }
-    allowed = {"prompt_audit": {"series": {"PatientSummary"}}}  # the templates need name, sex and age
-    for module in ("exported", "rederivation", "examination", "confidence", "prompt_audit", "audit"):
-        tree = ast.parse((Path(prompt_audit.__file__).parent / f"{module}.py").read_text("utf-8"))
+    allowed = {"audit": {"series": {"PatientSummary"}}}  # the templates need name, sex and age
+    for module in ("exported", "rederivation", "examination", "confidence", "audit"):
+        tree = ast.parse((Path(audit.__file__).parent / f"{module}.py").read_text("utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and "action_reasoning" in (node.module or ""):
                 source, names = str(node.module).rpartition(".")[2], {one.name for one in node.names}

@@ -10,8 +10,8 @@ from fhir_gym.agents import ModelReply, Usage
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.record import AgentRecord, TaskRecord, Timings, WorldRecord
 from fhir_gym.tasks import Check, Diagnosis, Verdict
-from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import Calls, Tool, ToolUsage
+from fhir_gym.tasks.grading.verdict import Evidence
 from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
 
 TASKS = {

@@ -17,7 +17,7 @@ from fhir_gym.errors import FhirGymError, MissingExtraError
 from fhir_gym.evaluation import Distribution, Report, write_figures
 from fhir_gym.evaluation.figures import Figure, draw, draw_svg, study_figures
 from fhir_gym.evaluation.figures.charts import Bar, Bars, Cell, HeatMap, Stacks, Violins
-from fhir_gym.evaluation.figures.violins import density
+from fhir_gym.evaluation.figures.drawing import density
 from tests.evaluation.synthetic import HOSTILE, report
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -121,7 +121,7 @@ def test_long_names_are_truncated(hostile: Report) -> None:
 @pytest.fixture
 def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the drawing of figures, which is slow and has tests of its own."""
-    monkeypatch.setattr("fhir_gym.evaluation.output.draw_figures", lambda report: ())
+    monkeypatch.setattr("fhir_gym.evaluation.formats.draw_figures", lambda report: ())
 
 
 @pytest.mark.usefixtures("drawing")

@@ -9,7 +9,7 @@ import pytest
 
 from fhir_gym.agents import Usage
 from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, read_runs, sections
-from fhir_gym.evaluation.comparisons import paired_difference
+from fhir_gym.evaluation.report import paired_difference
 from fhir_gym.rollouts import Prices, Rollout, write_rollouts
 from tests.evaluation.records import rollout, study, used
 from tests.evaluation.test_intervals import fitted

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fhir_gym.evaluation import Distribution, coefficients, decompose
-from fhir_gym.evaluation.distributions import sample_variance
+from fhir_gym.evaluation.metrics import sample_variance
 
 Given = Sequence[tuple[str, str, float]]
 OBSERVATIONS = st.lists(

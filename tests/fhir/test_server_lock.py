@@ -12,7 +12,7 @@ from fhir_gym import Episode, run
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.server_lock import ServerLock
-from fhir_gym.file_lock import FileLock
+from fhir_gym.files import FileLock
 from fhir_gym.testing import serving
 
 ENV_ID = "FHIRAgent/Appointment-v0"

@@ -28,7 +28,7 @@ from fhir_gym import EpisodeConfig
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.openenv import FHIRAction, FHIREnvClient, TaskCatalog, make_app
-from fhir_gym.integrations.openenv.environment import FHIREnvironment
+from fhir_gym.integrations.openenv.server import FHIREnvironment
 from fhir_gym.tasks import pack_ids
 from fhir_gym.testing import serving as serving_fhir
 from fhir_gym.testing.fhir import AppServer

@@ -21,7 +21,7 @@ from fhir_gym.agents import Completion, EpisodeContext, IdleAgent, Message, Open
 from fhir_gym.errors import AgentError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, RayCluster, Rollout, read_rollouts, run
-from fhir_gym.rollouts.ray_actors import Shipment
+from fhir_gym.rollouts.ray_cluster import Shipment
 from fhir_gym.tasks import pack_ids
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
 from fhir_gym.tasks.packs.action_reasoning.task_file import dumped

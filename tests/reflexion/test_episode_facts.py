@@ -12,7 +12,7 @@ from fhir_gym import worlds
 from fhir_gym.agents import ScriptedAgent
 from fhir_gym.fhir import World
 from fhir_gym.reflexion import InstanceData
-from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
+from fhir_gym.reflexion.training import EpisodeFacts, guarded_data, people_of, public_texts
 from fhir_gym.tasks import get_pack, task_set
 
 PACK = "FHIRAgent/Appointment-v0"

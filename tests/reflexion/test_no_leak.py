@@ -14,7 +14,7 @@ import pytest
 import fhir_gym
 from fhir_gym import worlds
 from fhir_gym.reflexion import InstanceData, MemoryTrainingConfig, train_memory
-from fhir_gym.reflexion.ordinary_words import GENERIC, NEVER_NAMES, ORDINARY
+from fhir_gym.reflexion.leak_filter import GENERIC, NEVER_NAMES, ORDINARY
 from fhir_gym.tasks import get_pack, task_set
 from tests.reflexion.conftest import Study
 

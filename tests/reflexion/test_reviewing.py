@@ -9,9 +9,8 @@ import pytest
 
 import fhir_gym
 from fhir_gym.reflexion import MemoryTrainingConfig
-from fhir_gym.reflexion.journal import ReplyJournal
 from fhir_gym.reflexion.reviewing import Reviewer
-from fhir_gym.reflexion.spending import Spending
+from fhir_gym.reflexion.training_folder import ReplyJournal, Spending
 from fhir_gym.testing import ChatServer
 from tests.reflexion.conftest import Study
 

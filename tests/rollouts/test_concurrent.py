@@ -32,7 +32,7 @@ from fhir_gym.errors import AgentError, EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, Prices, Rollout, plan, read_rollouts, run, write_rollouts
 from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.episode_pool import EpisodePool
+from fhir_gym.rollouts.runner import EpisodePool
 from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"

@@ -8,7 +8,7 @@ import pytest
 
 from fhir_gym.errors import RecordError
 from fhir_gym.rollouts import FORMATS, Format, Rollout, Selection, export, write_hub_folder
-from fhir_gym.rollouts.hub_folder import CARD
+from fhir_gym.rollouts.dataset import CARD
 
 EVERYTHING = Selection(success_only=False, valid_only=False, dedupe=False)
 

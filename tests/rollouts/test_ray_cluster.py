@@ -15,8 +15,7 @@ from fhir_gym.agents import GoldAgent
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import RayCluster, plan, run
-from fhir_gym.rollouts.ray_actors import EpisodeActor, Shipment
-from fhir_gym.rollouts.ray_pool import cause_of
+from fhir_gym.rollouts.ray_cluster import EpisodeActor, Shipment, cause_of
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 

@@ -14,7 +14,7 @@ from fhir_gym.soundness.generic_looks import generic_looks, measure_looks
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.tasks import Task, get_pack, get_task, pack_ids, task_keys
 from fhir_gym.tasks.authoring import instant
-from fhir_gym.tasks.core.task import Variation
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.types import Resource
 
 APPOINTMENT, SHIFT = "FHIRAgent/Appointment-v0", "FHIRAgent/Shift-v0"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fhir_gym import get_task
-from fhir_gym.soundness.live_policies import live_policies
+from fhir_gym.soundness.flawed_policies import live_policies
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.tasks import register

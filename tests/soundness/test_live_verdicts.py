@@ -9,8 +9,7 @@ import pytest
 
 from fhir_gym import get_task
 from fhir_gym.actions import Finish
-from fhir_gym.soundness.hidden_writes import hidden_writes
-from fhir_gym.soundness.near_misses import near_misses
+from fhir_gym.soundness.near_misses import hidden_writes, near_misses
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.verdict_checker import VerdictChecker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fhir_gym.fhir.messages import Request
-from fhir_gym.soundness.memoized_session import MemoizedSession
+from fhir_gym.soundness.policy_runner import MemoizedSession
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import Response, Session, World

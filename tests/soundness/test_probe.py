@@ -24,12 +24,21 @@ from fhir_gym.soundness.probe import (
     probe,
     probe_pool,
 )
-from fhir_gym.soundness.probe.answer_learner import count_records, predict_answers
-from fhir_gym.soundness.probe.fair_guesses import max_lucky_hits
-from fhir_gym.soundness.probe.flattening import Background, days, flatten
+from fhir_gym.soundness.probe.features import Background, days, flatten
+from fhir_gym.soundness.probe.models import (
+    Group,
+    Table,
+    build_table,
+    count_records,
+    hits,
+    predict_answers,
+    rule_hits,
+    scores,
+    single_features,
+    with_random_targets,
+)
+from fhir_gym.soundness.probe.run import max_lucky_hits
 from fhir_gym.soundness.probe.scenes import Scene, reference_of, scenes_of
-from fhir_gym.soundness.probe.table import Group, Table, build_table
-from fhir_gym.soundness.probe.target_ranker import hits, rule_hits, scores, single_features, with_random_targets
 from fhir_gym.tasks import SceneParams, get_task, pack_ids, task_keys
 from fhir_gym.tasks.core.ids import IdAllocator, id_number
 from fhir_gym.types import Resource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fhir_gym.soundness.policy_runner import Policy, script
-from fhir_gym.soundness.sampling import MOST_ACTIONS, sampled
+from fhir_gym.soundness.task_check import MOST_ACTIONS, sampled
 
 STEPS = MOST_ACTIONS // 20
 POLICIES = [

@@ -13,14 +13,19 @@ from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.soundness import available
-from fhir_gym.soundness.answer_variants import consists_of_ids, none_answer, spellings, wrong_answers
-from fhir_gym.soundness.constants import constant_answers
+from fhir_gym.soundness.answer_variants import (
+    consists_of_ids,
+    made_up_values,
+    neighbour_values,
+    none_answer,
+    spellings,
+    wrong_answers,
+)
 from fhir_gym.soundness.equivalents import equivalents
-from fhir_gym.soundness.flawed_policies import flawed_policies
+from fhir_gym.soundness.flawed_policies import constant_answers, flawed_policies
 from fhir_gym.soundness.near_misses import near_misses
 from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, Script, script
 from fhir_gym.soundness.recording import GoldRecording
-from fhir_gym.soundness.value_variants import made_up_values, neighbour_values
 from fhir_gym.tasks import LatestResponse, LoggedRequest, Variation, get_task
 from fhir_gym.tasks.grading.answers import (
     AnswerForm,

@@ -12,12 +12,12 @@ from fhir_gym.fhir import World
 from fhir_gym.suites import Suite, SuiteEpisode, open_suite
 from fhir_gym.tasks import get_task
 from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.core.task import clear_variation_cache
+from fhir_gym.tasks.core.variation import variation_cache
 from tests.suites.conftest import APPOINTMENT
 
 
 def hash_of(suite: Suite) -> str:
-    clear_variation_cache()
+    variation_cache.clear()
     with open_suite(suite) as content:
         return content.hash
 

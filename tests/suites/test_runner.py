@@ -18,7 +18,7 @@ from benchmarks.official_agreement import open_data
 from benchmarks.suites import AGENTS
 from fhir_gym.agents import EpisodeContext, GoldAgent, ScriptedAgent
 from fhir_gym.errors import FhirGymError, InfraError, RecordError, UnknownNameError, WrongTypeError
-from fhir_gym.file_lock import FileLock
+from fhir_gym.files import FileLock
 from fhir_gym.rollouts import Budget, Prices, read_rollouts, write_rollouts
 from fhir_gym.suites import OFFICIAL, Card, Suite, catalogue, evaluate, get_suite
 from fhir_gym.testing import ChatServer

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from fhir_gym.tasks import Check, Diagnosis, FinishedEpisode, Verdict, grade
 from fhir_gym.tasks.core.grader import SharedFindings
-from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
+from fhir_gym.tasks.grading.verdict import Evidence
 from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
 
 from .fakes import Greeting, GreetingParams, end_state, fake_world

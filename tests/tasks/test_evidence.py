@@ -12,9 +12,8 @@ from fhir_gym.actions import Action, Get, Post, Put, to_request
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.grading.counterfactuals import Version, counterfactuals_shown, shows_counterfactual
-from fhir_gym.tasks.grading.end_state import LoggedRequest
-from fhir_gym.tasks.grading.evidence import missing_records
-from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.end_state import LoggedRequest, returned_resources
+from fhir_gym.tasks.grading.verdict import missing_records
 from fhir_gym.types import Resource
 from tests.fhir.request_parts import request_parts
 

@@ -15,8 +15,7 @@ from fhir_gym.fhir.interaction_log import Interaction
 from fhir_gym.tasks import FinishedEpisode, LatestResponse, LoggedRequest, get_task, grade
 from fhir_gym.tasks.core.grader import find_evidence
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession
-from fhir_gym.tasks.grading.end_state import BeforeView, read_by_verdicts
-from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.end_state import BeforeView, read_by_verdicts, returned_resources
 
 TASK = get_task("FHIRAgent/Appointment-v0", "12a")
 """A task with a numeric answer, for which grading replays every request."""

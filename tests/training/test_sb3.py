@@ -22,7 +22,7 @@ from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.menu import Templates
 from fhir_gym.training.run_folder import Checkpoint, read_run
 from fhir_gym.training.sb3 import Sb3Config, given_templates, gold_templates, mirrored_choices, train_sb3
-from fhir_gym.training.sb3_checkpoint import load_curricula, save_checkpoint
+from fhir_gym.training.sb3_run import load_curricula, save_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PACK = "FHIRAgent/Appointment-v0"

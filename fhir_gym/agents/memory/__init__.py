@@ -1,6 +1,5 @@
 """Long-term memory: reflections on earlier episodes, stored in one file and retrieved during later episodes."""
 
-from fhir_gym.agents.memory.deduplication import Deduplicator
 from fhir_gym.agents.memory.embedders import (
     EMBEDDERS,
     Embedder,
@@ -10,7 +9,7 @@ from fhir_gym.agents.memory.embedders import (
     MiniLmEmbedder,
     make_embedder,
 )
-from fhir_gym.agents.memory.memory import MEMORY_VERSION, Memory, MemoryHeader
+from fhir_gym.agents.memory.memory import MEMORY_VERSION, Deduplicator, Memory, MemoryHeader
 from fhir_gym.agents.memory.reflection import OPERATIONS, Provenance, Reflection, find_operation
 
 __all__ = [

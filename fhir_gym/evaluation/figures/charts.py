@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.figures.style import letter
+from fhir_gym.evaluation.metrics import Distribution
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES
 from fhir_gym.evaluation.figures.charts import Bar, Bars, Cell, Figure, HeatMap, Stacks, Violins
-from fhir_gym.evaluation.metrics import Rate
+from fhir_gym.evaluation.metrics import Distribution, Rate
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.runs import AgentRun
 from fhir_gym.evaluation.statistics import ErrorRate, RunStatistics, TokenUse

@@ -12,7 +12,7 @@ from platformdirs import user_state_path
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir.adapters.credentials import ServerAddress
-from fhir_gym.file_lock import FileLock
+from fhir_gym.files import FileLock
 
 VARIABLE = "FHIR_GYM_STATE"
 """Environment variable that names another state folder."""

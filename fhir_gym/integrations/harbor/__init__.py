@@ -11,8 +11,13 @@ from fhir_gym.integrations.harbor.server import (
     open_recorder,
     serve_episode,
 )
-from fhir_gym.integrations.harbor.task_folders import folder_name, task_files, write_task_folders
-from fhir_gym.integrations.harbor.verdict_files import fetch_result, write_verdict_files
+from fhir_gym.integrations.harbor.task_folders import (
+    fetch_result,
+    folder_name,
+    task_files,
+    write_task_folders,
+    write_verdict_files,
+)
 
 __all__ = [
     "EpisodeTools",

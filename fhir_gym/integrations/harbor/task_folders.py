@@ -3,20 +3,84 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fhir_gym.actions import GRAMMAR, Action, to_request
-from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.errors import FhirGymError, InfraError, TaskError
 from fhir_gym.fhir import Request
 from fhir_gym.files import write_files
-from fhir_gym.integrations.harbor import static_files
 from fhir_gym.integrations.harbor.server import FINISH_PATH, HEALTH_PATH
-from fhir_gym.integrations.harbor.verdict_files import VERDICT_FOLDER
 from fhir_gym.mcp_servers.server import HTTP_PATH
 from fhir_gym.rollouts import Rollout, RunPlan, run_plan
 from fhir_gym.types import Json
+
+SOCKET = Path("/tmp/fhir-gym.sock")  # only the server's own container has this path
+"""Path of the socket over which the server of the episode sends the result."""
+VERDICT_FOLDER = Path("/tmp/fhir-gym-verdict")
+"""Folder that Harbor copies from the server's container to the verifier's container."""
+REWARD, VERDICT, ROLLOUT = "reward.json", "verdict.json", "rollout.jsonl"
+"""Names of the files: the reward, the verdict for people, and the record of the episode."""
+_PIECE = 65_536
+
+
+def fetch_result(path: Path, timeout: float = 60.0) -> Rollout:
+    """End the episode of a server, if it still runs, and return its record.
+
+    Args:
+        path: The server's socket.
+        timeout: Seconds to wait for the server.
+
+    Raises:
+        InfraError: The server does not answer.
+    """
+    received = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(path))
+            while piece := connection.recv(_PIECE):
+                received += piece
+        return Rollout.model_validate_json(bytes(received))
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the answer is incomplete"
+        raise InfraError(f"the server of the episode at {path} does not answer: {reason or error}") from error
+
+
+def write_verdict_files(rollout: Rollout, folder: Path) -> None:
+    """Write the record, the verdict and the reward. An episode without a verdict has no reward file.
+
+    Raises:
+        FhirGymError: A file cannot be written.
+        InfraError: The episode has no verdict.
+    """
+    files: dict[Path, str | bytes] = {folder / ROLLOUT: rollout.line() + "\n"}
+    files[folder / VERDICT] = json.dumps(_summary(rollout), ensure_ascii=False, indent=2) + "\n"
+    if rollout.graded:
+        files[folder / REWARD] = json.dumps({"reward": rollout.reward}) + "\n"
+    write_files(files, FhirGymError)
+    if not rollout.graded:
+        raise InfraError(f"the episode has no verdict: {rollout.error or rollout.stop_reason}")
+
+
+def _summary(rollout: Rollout) -> dict[str, object]:
+    verdict = rollout.verdict
+    return {
+        "task": rollout.task.model_dump(mode="json", include={"key", "variation", "phrasing"}),
+        "stop_reason": rollout.stop_reason,
+        "truncated": rollout.stop_reason in ("step_limit", "unfinished"),
+        "error": rollout.error,
+        "steps": rollout.steps,
+        "success": rollout.success,
+        "reward": rollout.reward,
+        "checks": [{"name": check.name, "passed": check.passed} for check in (verdict.checks if verdict else ())],
+        "explanation": verdict.explanation if verdict else None,
+    }
+
 
 SERVICE, PORT = "fhir", 8080
 """Compose service of the episode's server, which is its host name too, and the server's port."""
@@ -85,12 +149,12 @@ def task_files(rollout: Rollout, image: str = IMAGE, *, mcp: bool = True) -> dic
     return {
         "task.toml": _task_toml(rollout, mcp=mcp),
         "instruction.md": _instruction(rollout, mcp=mcp),
-        "environment/Dockerfile": static_files.DOCKERFILE,
+        "environment/Dockerfile": DOCKERFILE,
         "environment/docker-compose.yaml": _compose(rollout, image),
-        "tests/Dockerfile": static_files.TEST_DOCKERFILE,
-        "tests/test.sh": static_files.TEST_SH,
-        "solution/solve.sh": static_files.SOLVE_SH,
-        "solution/solve.py": static_files.SOLVE_PY,
+        "tests/Dockerfile": TEST_DOCKERFILE,
+        "tests/test.sh": TEST_SH,
+        "solution/solve.sh": SOLVE_SH,
+        "solution/solve.py": SOLVE_PY,
         "solution/requests.json": json.dumps(_solution(rollout), ensure_ascii=False, indent=2) + "\n",
     }
 
@@ -219,3 +283,52 @@ def _step(method: str, url: str, headers: dict[str, str], body: str | None) -> d
 def _json(value: Json) -> str:
     """Return a value as JSON, which is also TOML (for text and numbers) and YAML."""
     return json.dumps(value, ensure_ascii=False)
+
+
+DOCKERFILE = """\
+# The agent's container. The records, the task and its grading are in another container.
+FROM python:3.12-slim
+RUN apt-get update \\
+    && apt-get install -y --no-install-recommends ca-certificates curl \\
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /work
+"""
+TEST_DOCKERFILE = """\
+FROM python:3.12-slim
+COPY test.sh /tests/test.sh
+"""
+TEST_SH = f"""\
+#!/bin/bash
+# Hand over the verdict, which Harbor has fetched from the container of the server after the agent's container stopped.
+set -e
+if [ ! -f {VERDICT_FOLDER}/{REWARD} ]; then
+    echo "The episode has no verdict, so it gets no reward: the server failed." >&2
+    cat {VERDICT_FOLDER}/{VERDICT} >&2 || true
+    exit 1
+fi
+cat {VERDICT_FOLDER}/{VERDICT}
+cp {VERDICT_FOLDER}/{VERDICT} {VERDICT_FOLDER}/{REWARD} /logs/verifier/
+"""
+SOLVE_SH = """\
+#!/bin/bash
+set -e
+exec python3 "$(dirname "$0")/solve.py"
+"""
+SOLVE_PY = """\
+\"\"\"Send the requests of the reference solution, then the answer.\"\"\"
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+for step in json.loads(Path(__file__).with_name("requests.json").read_text("utf-8")):
+    body = step["body"].encode() if step["body"] is not None else None
+    request = urllib.request.Request(step["url"], body, step["headers"], method=step["method"])
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            status = response.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    print(step["method"], step["url"], status)
+"""

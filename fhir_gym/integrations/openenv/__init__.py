@@ -21,8 +21,7 @@ from fhir_gym.errors import MissingExtraError
 
 try:
     from fhir_gym.integrations.openenv.catalog import TaskCatalog
-    from fhir_gym.integrations.openenv.client import FHIREnvClient
-    from fhir_gym.integrations.openenv.models import FHIRAction, FHIRObservation, FHIRState
+    from fhir_gym.integrations.openenv.models import FHIRAction, FHIREnvClient, FHIRObservation, FHIRState
     from fhir_gym.integrations.openenv.server import make_app, serve
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "openenv":

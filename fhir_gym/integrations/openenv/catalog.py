@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from weakref import finalize
 
 from typing_extensions import override
 
@@ -13,8 +14,8 @@ from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
-from fhir_gym.start_states import StartStates
 from fhir_gym.tasks import SPLITS, available_tasks, find_task, get_pack, split_numbers
+from fhir_gym.tasks.core.variation import variation_cache
 
 MAX_LISTED = 10_000
 """Maximum number of task specs in one answer."""
@@ -47,7 +48,6 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
     Attributes:
         configs: The settings by env id; each has an open world.
         splits: Names of the splits that contain tasks.
-        start_states: The start states that the sessions share.
 
     Raises:
         UnknownNameError: A pack does not exist.
@@ -58,8 +58,8 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
 
     def __init__(self, configs: Sequence[EpisodeConfig]) -> None:
         self.configs: dict[str, EpisodeConfig] = {}
-        self.start_states = StartStates()
-        self.start_states.reserve(_MAX_START_STATES)
+        variation_cache.reserve(_MAX_START_STATES)
+        self._release = finalize(self, variation_cache.release, _MAX_START_STATES)
         self._own_worlds: list[World] = []
         if not configs:
             raise FhirGymError("an OpenEnv server needs at least one environment")
@@ -118,7 +118,8 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
         return {"split": split, "index": index} | asdict(self.get(split, index))
 
     def close(self) -> None:
-        """Close the worlds that the catalogue opened."""
+        """Close the worlds that the catalogue opened, and free the start states."""
+        self._release()
         while self._own_worlds:
             self._own_worlds.pop().close()
 

@@ -1,8 +1,7 @@
 """Agents that each make exactly one error, to test the tasks and diagnoses of the ActionReasoning pack."""
 
 from fhir_gym.soundness.lazy_agents import wrong_acts, wrong_values
-from fhir_gym.soundness.lazy_agents.base import LazyAgent, lazy_agents
-from fhir_gym.soundness.lazy_agents.careful import CarefulAgent
+from fhir_gym.soundness.lazy_agents.careful import CarefulAgent, LazyAgent, lazy_agents
 from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt
 
 __all__ = ["LAZY_AGENTS", "CarefulAgent", "LazyAgent", "ParsedPrompt"]

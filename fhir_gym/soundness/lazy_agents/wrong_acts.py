@@ -7,8 +7,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from fhir_gym.actions import Finish
-from fhir_gym.soundness.lazy_agents.base import CONDITIONAL, LazyAgent
-from fhir_gym.soundness.lazy_agents.careful import Actions, CarefulAgent, create
+from fhir_gym.soundness.lazy_agents.careful import CONDITIONAL, Actions, CarefulAgent, LazyAgent, create
 from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt, RangeRow
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel

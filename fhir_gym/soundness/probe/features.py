@@ -2,18 +2,178 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from fhir_gym.soundness.probe.flattening import Background, Flat, days, flatten, is_reference
-from fhir_gym.soundness.probe.links import Links
+from fhir_gym.fhir import World
+from fhir_gym.soundness.answer_variants import leaves
 from fhir_gym.soundness.probe.scenes import reference_of
 from fhir_gym.tasks.core.ids import id_number
 from fhir_gym.types import Json, Resource
+
+
+class Links:
+    """The references between the records of a scene; records are given by their positions.
+
+    Args:
+        names: Reference (``Type/id``) to each record.
+        flats: Flattened values of each record.
+        statuses: Status of each record.
+    """
+
+    def __init__(self, names: Sequence[str], flats: Sequence[Flat], statuses: Sequence[str]) -> None:
+        places = {name: at for at, name in enumerate(names)}
+        self._kinds = [name.partition("/")[0] for name in names]
+        self._statuses = statuses
+        self._out: list[list[tuple[str, int]]] = [[] for _ in names]
+        self._in: list[list[tuple[str, int]]] = [[] for _ in names]
+        self._outside = [Counter[str]() for _ in names]
+        for at, flat in enumerate(flats):
+            for path, values in flat.items():
+                for value in values if path.endswith("reference") else ():
+                    if not is_reference(value):
+                        continue
+                    other = places.get(str(value))
+                    if other is None:
+                        self._outside[at][f"{path} elsewhere"] += 1
+                    else:
+                        self._out[at].append((path, other))
+                        self._in[other].append((f"{self._kinds[at]}.{path}", at))
+        self._near = [self._neighbours(at) for at in range(len(names))]
+
+    def _neighbours(self, at: int) -> list[tuple[str, int]]:
+        out = [(f"-> {self._kinds[other]}", other) for _, other in self._out[at]]
+        return out + [(f"<- {label}", other) for label, other in self._in[at]]
+
+    def counts(self, at: int) -> Counter[str]:
+        """Count the records one and two references away from a record, by path and status."""
+        counts = Counter({"references": len(self._out[at]), "referrers": len(self._in[at])}) + self._outside[at]
+        counts.update(self._ways(self._near[at]))
+        ways: dict[str, list[int]] = {}
+        for way, other in self._near[at]:
+            ways.setdefault(way, []).append(other)
+        for way, others in ways.items():
+            far = {one for other in others for one in self._near[other] if one[1] != at}
+            counts.update({f"{way} {name}": count for name, count in self._ways(far).items()})
+        return counts
+
+    def _ways(self, reached: Iterable[tuple[str, int]]) -> Counter[str]:
+        """Count records by path and status."""
+        by_status = Counter((way, self._statuses[other]) for way, other in reached)
+        counts: Counter[str] = Counter()
+        for (way, status), count in by_status.items():
+            counts[way] += count
+            counts[f"{way} = {status}"] += count
+        return counts
+
+    def single(self, own: Sequence[int]) -> Mapping[str, list[int | None]]:
+        """For each path, map every given record to the first record that it refers to, or to None.
+
+        Args:
+            own: The records.
+        """
+        found: dict[str, list[int | None]] = {}
+        for place, at in enumerate(own):
+            for path, other in self._out[at]:
+                targets = found.setdefault(f"{path} {self._kinds[other]}", [None] * len(own))
+                if targets[place] is None:
+                    targets[place] = other
+        return found
+
+    def referrers(self, own: Sequence[int]) -> Mapping[str, list[list[int]]]:
+        """For each type and path, list the records that refer to each of the given records.
+
+        Args:
+            own: The records.
+        """
+        found: dict[str, list[list[int]]] = {}
+        for place, at in enumerate(own):
+            for label, other in self._in[at]:
+                found.setdefault(label, [[] for _ in own])[place].append(other)
+        return found
+
+
+Flat = Mapping[str, tuple[Json, ...]]
+"""Maps each path of a record to its values; the path contains no list positions."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?\Z")
+_REFERENCE = re.compile(r"[A-Z][A-Za-z]+/[A-Za-z0-9\-.]{1,64}\Z")
+_MOST_CODES = 30
+_DAY = 86_400.0
+
+
+def flatten(resource: Resource) -> Flat:
+    """Flatten a record. Values that the server sets are dropped; tags and profiles are kept."""
+    found: dict[str, tuple[Json, ...]] = {}
+    for path, value in leaves(resource):
+        name = ".".join(part for part in path if isinstance(part, str))
+        found[name] = (*found.get(name, ()), value)
+    for name, value in resource.get("meta", {}).items():
+        if name not in ("versionId", "lastUpdated"):
+            found[f"meta.{name}"] = (orjson.dumps(value).decode(),)
+    return found
+
+
+def is_reference(value: Json) -> bool:
+    """Whether a value is a relative reference."""
+    return isinstance(value, str) and _REFERENCE.match(value) is not None
+
+
+@lru_cache(maxsize=100_000)
+def days(value: str) -> float | None:
+    """Convert a date or dateTime to days since 1970; None for other texts."""
+    if not _DATE.match(value):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / _DAY
+
+
+class Background:
+    """Data for comparison that all scenes of a task share: the world's records and the codes seen so far.
+
+    Args:
+        world: The world.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.today = world.now.timestamp() / _DAY
+        self._world = world
+        self._usual: dict[str, Counter[tuple[str, Json]]] = {}
+        self._codes: dict[str, dict[Json, int]] = {}
+
+    def usual(self, kind: str, path: str, value: Json) -> int:
+        """Return the number of the world's records of a type that have this value at this path."""
+        if kind not in self._usual:
+            counted = (
+                (path, values[0])
+                for text in self._world.resources(kind)
+                for path, values in flatten(orjson.loads(text)).items()
+            )
+            self._usual[kind] = Counter(counted)
+        return self._usual[kind][path, value]
+
+    def code(self, path: str, value: Json) -> float:
+        """The category number of a value, equal in all scenes; NaN once the path has too many distinct values."""
+        known = self._codes.setdefault(path, {})
+        if value not in known and len(known) < _MOST_CODES:
+            known[value] = len(known)
+        return known.get(value, float("nan"))
+
+    def is_closed(self, path: str) -> bool:
+        """Whether a path has few distinct values and is therefore categorical; names, for example, are not."""
+        return len(self._codes.get(path, ())) < _MOST_CODES
+
 
 Column: TypeAlias = NDArray[np.float64]
 Columns: TypeAlias = dict[str, Column]

@@ -10,19 +10,44 @@ from typing import Any
 import numpy as np
 
 from fhir_gym.fhir import World
-from fhir_gym.soundness.probe.answer_learner import count_records, predict_answers
-from fhir_gym.soundness.probe.fair_guesses import RARE, max_lucky_hits
-from fhir_gym.soundness.probe.flattening import Background
-from fhir_gym.soundness.probe.models import require_sklearn
+from fhir_gym.soundness.probe.features import Background
+from fhir_gym.soundness.probe.models import (
+    Table,
+    build_table,
+    count_records,
+    hits,
+    predict_answers,
+    require_sklearn,
+    rule_hits,
+    scores,
+    single_features,
+)
 from fhir_gym.soundness.probe.report import LEARNERS, BlindReport, ProbeReport, RankerReport, TaskProbe
 from fhir_gym.soundness.probe.scenes import Scene, scenes_of
-from fhir_gym.soundness.probe.table import Table, build_table
-from fhir_gym.soundness.probe.target_ranker import hits, rule_hits, scores, single_features
 from fhir_gym.soundness.task_check import Progress
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_task, task_keys
 from fhir_gym.tasks.core.splits import TEST_START, require_variation
 from fhir_gym.tasks.core.task import Task
+
+RARE = 1e-3
+"""Maximum probability that fair guesses exceed the bound by chance."""
+
+
+def max_lucky_hits(chances: Iterable[float], rare: float = RARE) -> int:
+    """Return the number of hits that fair guesses exceed with a probability of at most `rare`.
+
+    The number of hits follows a Poisson binomial distribution, because each trial has its own probability.
+
+    Args:
+        chances: Probability of a hit in each trial.
+        rare: Maximum probability of exceeding the returned number.
+    """
+    distribution = np.ones(1)
+    for chance in chances:
+        distribution = np.append(distribution * (1 - chance), 0.0) + np.append(0.0, distribution * chance)
+    return int(np.searchsorted(np.cumsum(distribution), 1 - rare))
+
 
 _MOST_ABOVE_FAIR = 1.3
 _MOST_ABOVE_MAJORITY = 1.1

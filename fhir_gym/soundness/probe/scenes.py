@@ -10,7 +10,8 @@ from typing import Any
 from fhir_gym.fhir import World
 from fhir_gym.soundness.policy_runner import PolicyRun, PolicyRunner
 from fhir_gym.tasks.core.params import SceneParams
-from fhir_gym.tasks.core.task import Task, Variation
+from fhir_gym.tasks.core.task import Task
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.answers import CountedIdsAnswer, IdAnswer, IdSetAnswer
 from fhir_gym.types import Json, Resource
 

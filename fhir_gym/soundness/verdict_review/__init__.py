@@ -1,8 +1,7 @@
 """Opinions of a model on verdicts: the implementation of ``fhir-gym tasks review``."""
 
-from fhir_gym.soundness.verdict_review.opinions import OPINIONS, Opinion, VerdictReview
+from fhir_gym.soundness.verdict_review.opinions import COLUMNS, OPINIONS, Opinion, VerdictReview, counts, to_markdown
 from fhir_gym.soundness.verdict_review.reviewer import REVIEWS, SHEET, ReviewRun, VerdictReviewer, read_reviews
-from fhir_gym.soundness.verdict_review.sheet import COLUMNS, counts, to_markdown
 
 __all__ = [
     "COLUMNS",

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 from pydantic import ValidationError
 
 from fhir_gym.agents.chat_messages import Completion, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
 from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError, RecordError
 from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
-from fhir_gym.soundness.verdict_review.opinions import VerdictReview, is_quoted, read_opinion
-from fhir_gym.soundness.verdict_review.prompts import MAX_CHARS, Question, ask_about
-from fhir_gym.soundness.verdict_review.sheet import COLUMNS, counts, to_markdown
+from fhir_gym.soundness.verdict_review.opinions import (
+    COLUMNS,
+    MAX_CHARS,
+    Question,
+    VerdictReview,
+    ask_about,
+    counts,
+    is_quoted,
+    read_opinion,
+    to_markdown,
+)
 from fhir_gym.tasks import Verdict
 from fhir_gym.types import Json
 
@@ -71,16 +79,9 @@ class VerdictReviewer:
 
     Args:
         model: Name of the model.
-        base_url: URL of the endpoint; None selects ``OPENAI_BASE_URL`` or, if that is unset, OpenAI's endpoint.
-        api_key: API key; None selects ``OPENAI_API_KEY``.
-        temperature: Sampling temperature; None selects the provider's default.
-        max_tokens: Token limit of a reply; None selects the provider's default.
-        extra_body: Additional fields of the request body.
         concurrency: Number of concurrent requests.
-        timeout: Timeout of a request in seconds.
-        retries: Maximum number of retries of a failed request.
-        backoff: Delay before the first retry in seconds.
         max_chars: Maximum number of characters of a question.
+        options: Fields of `ChatModel`, such as ``base_url`` and ``temperature``.
 
     Raises:
         FhirGymError: A setting is invalid.
@@ -91,26 +92,12 @@ class VerdictReviewer:
     """
 
     def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        extra_body: Mapping[str, Json] | None = None,
-        concurrency: int = 8,
-        timeout: float = 120.0,
-        retries: int = 4,
-        backoff: float = 1.0,
-        max_chars: int = MAX_CHARS,
+        self, model: str, *, concurrency: int = 8, max_chars: int = MAX_CHARS, **options: Unpack[ModelOptions]
     ) -> None:
-        if not model:
-            raise FhirGymError("model must be a name, not an empty text")
         if concurrency < 1:
             raise FhirGymError(f"concurrency must be at least 1, not {concurrency}")
-        self._sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}))
-        self._provider = Provider(self._sampling, base_url, api_key, timeout, retries, backoff)
+        self._model = ChatModel(model=model, **options)
+        self._provider = Provider(self._model)
         self._concurrency, self._max_chars = concurrency, max_chars
 
     def review(
@@ -140,7 +127,7 @@ class VerdictReviewer:
         """
         target = Path(folder)
         with lock_folder(target, RecordError):
-            known = {} if overwrite else _read(target / REVIEWS, self._sampling.model)
+            known = {} if overwrite else _read(target / REVIEWS, self._model.model)
             with _Pass(self, target / REVIEWS, known, budget or BudgetTracker(), progress) as current:
                 try:
                     asyncio.run(current.run(iter(rollouts)))
@@ -155,7 +142,7 @@ class VerdictReviewer:
     def _question(self, rollout: Rollout, verdict: Verdict) -> tuple[Question, str]:
         """Return the question about a rollout, and the digest of the request."""
         question = ask_about(rollout, verdict, self._max_chars)
-        request = self._sampling.request(question.messages, _opening(question))
+        request = self._model.request(question.messages, _opening(question))
         return question, _digest(json.dumps(request, sort_keys=True))
 
 
@@ -217,7 +204,7 @@ class _Pass(ExitStack):
         if completion.usage is not None:
             self._budget.spend(completion.usage)
         review = _review(rollout, verdict, question, completion).model_copy(
-            update={"rollout": digest, "request": request, "model": self._reviewer._sampling.model}
+            update={"rollout": digest, "request": request, "model": self._reviewer._model.model}
         )
         self._save(review)
 

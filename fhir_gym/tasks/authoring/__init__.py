@@ -9,7 +9,6 @@ from fhir_gym.tasks.authoring.bundles import (
     has_name,
     reference,
 )
-from fhir_gym.tasks.authoring.change_checks import created_check, new_resource, update_checks
 from fhir_gym.tasks.authoring.concepts import (
     SNOMED,
     Concept,
@@ -25,20 +24,24 @@ from fhir_gym.tasks.authoring.lookalikes import (
     PersonCandidate,
     absent_combinations,
     confusable,
+    created_check,
     draw_all_combinations,
     draw_lineup,
     draw_lookalikes,
     new_names,
+    new_resource,
     person_candidates,
+    update_checks,
 )
-from fhir_gym.tasks.authoring.organizations import insurer_name, organization_name
 from fhir_gym.tasks.authoring.people import (
     Person,
     confusable_dates,
+    insurer_name,
     is_new_name,
     longer_family,
     namesake,
     new_person,
+    organization_name,
     other_given,
     patient_resource,
     person_called,

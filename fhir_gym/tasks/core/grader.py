@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.core.params import Params
-from fhir_gym.tasks.core.task import ExpectedChange, Task, Variation
+from fhir_gym.tasks.core.task import ExpectedChange, Task
+from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import FinishedEpisode, LoggedRequest, OpenScratchSession
-from fhir_gym.tasks.grading.evidence import Evidence, missing_records
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
 from fhir_gym.tasks.grading.unrequested_content import added_meaning
-from fhir_gym.tasks.grading.verdict import Verdict, explain
+from fhir_gym.tasks.grading.verdict import Evidence, Verdict, explain, missing_records
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def grade(
     grading: Grading = "state",
     *,
     findings: SharedFindings | None = None,
-    idle: tuple[str, ...] | None = None,
     open_scratch: OpenScratchSession | None = None,
 ) -> Verdict:
     """Grade an episode.
@@ -78,7 +77,6 @@ def grade(
         grading: ``state`` requires evidence only if the task does (`Task.requires_evidence`). ``evidence`` always
             requires evidence. ``official`` applies the rules of the benchmark that the task comes from.
         findings: Parts of the verdict that the caller has computed. With `findings`, the verdict has no diagnosis.
-        idle: `SharedFindings.idle`, if it is already known.
         open_scratch: See `FinishedEpisode.open_scratch`; None for a new session.
 
     Raises:
@@ -91,7 +89,7 @@ def grade(
     diagnosing = findings is None
     if findings is None:
         evidence = find_evidence(task, variation, end)
-        idle = idle_checks(task, variation, end, grading) if idle is None else idle
+        idle = idle_checks(task, variation, end, grading)
         findings = SharedFindings(evidence, measure_tool_usage(task, end), idle)
     by_grading, score = _checks_by_grading(task, variation, end, findings.evidence)
     checks = by_grading[grading]
@@ -113,9 +111,12 @@ def grade(
 
 def idle_checks(task: Task[Any], variation: Variation, end: FinishedEpisode, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
-    idle = end.idle()
-    by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
-    return tuple(check.name for check in by_grading[grading] if check.passed)
+    known = variation.idle_checks
+    if grading not in known:
+        idle = end.idle()
+        by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
+        known[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
+    return known[grading]
 
 
 def measure_tool_usage(task: Task[Any], end: FinishedEpisode) -> ToolUsage:

@@ -7,12 +7,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from weakref import WeakKeyDictionary
 
 from fhir_gym.fhir import World
 from fhir_gym.fhir.clock import instant_at, milliseconds
 from fhir_gym.fhir.store.update_times import last_event, random_past, update_after
 from fhir_gym.types import Resource
+
+
+def seeded_random(*parts: object) -> random.Random:
+    """Return a generator whose draws depend only on the texts of `parts`."""
+    digest = blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
 
 _SAMPLE = 64
 """Number of resources of a type that are read to learn the form of the type's ids."""

@@ -3,22 +3,154 @@
 from __future__ import annotations
 
 import pickle
+import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from fhir_gym.arguments import require_name, require_path
-from fhir_gym.errors import TaskError, UnknownNameError, in_one_line
-from fhir_gym.plugins import PACKS, entry_points_of, import_by_name, plugin_error
-from fhir_gym.registration import SHIPPED, register_envs
-from fhir_gym.tasks.core.installed_packs import load_installed, load_unnamed
-from fhir_gym.tasks.core.pack import Pack
+from fhir_gym.errors import PluginError, TaskError, UnknownNameError, in_one_line
+from fhir_gym.plugins import PACKS, call_plugin, entry_points_of, import_by_name, load_plugin, plugin_error, warn_about
+from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.tasks.core.task_sets import TaskSet
+
+_TASK_MODULE = re.compile(r"[a-z][0-9]+[a-z]?_")
+
+TaskReader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
+"""Function that reads a benchmark's own files and returns its tasks by key.
+
+Its arguments are the task file and the function list, or None without a list.
+"""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A set of tasks that form one environment.
+
+    The tasks come from `tasks` and from task modules: the modules and sub-packages of `package` whose names begin with
+    a letter and a number (``t02_search_patient``). Each task module lists its task classes in ``TASKS``.
+
+    Attributes:
+        env_id: Id of the environment (``"FHIRAgent/Appointment-v0"``).
+        title: Subject of the tasks, as a short phrase.
+        package: Name of a package with task modules.
+        tasks: Further task classes.
+        world: Name of the default world.
+        max_steps: Default step limit: the number of actions after which an episode is truncated.
+        modelled_on: The published benchmark that the tasks are modelled on.
+        held_out: Keys of the tasks in the split ``heldout_tasks``.
+        published_calls: For each task key, the minimum and maximum number of requests that the published task needs.
+        task_reader: Function that reads the published benchmark's task files; it raises `TaskError` for an unusable
+            file.
+        reads_functions: Whether the task reader also takes a function list.
+        error_labels: The error labels that the pack's diagnoses use.
+
+    Examples:
+        >>> from fhir_gym.tasks import get_pack
+        >>> get_pack("FHIRAgent/Appointment-v0").world
+        'hospital-small'
+    """
+
+    env_id: str
+    title: str = ""
+    package: str = ""
+    tasks: tuple[type[Task[Any]], ...] = ()
+    world: str = "hospital-small"
+    max_steps: int = 15
+    modelled_on: str = ""
+    held_out: tuple[str, ...] = ()
+    published_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    task_reader: TaskReader | None = None
+    reads_functions: bool = False
+    error_labels: tuple[str, ...] = ()
+
+    def load(self) -> list[Task[Any]]:
+        """Import the task modules and return the tasks, sorted by key."""
+        classes = list(self.tasks)
+        if self.package:
+            path = import_module(self.package).__path__
+            names = (module.name for module in pkgutil.iter_modules(path) if _TASK_MODULE.match(module.name))
+            classes += [task for name in names for task in import_module(f"{self.package}.{name}").TASKS]
+        return [task() for task in sorted(classes, key=lambda task: task.key)]
+
+    def read_tasks(self, task_file: Path, funcs_file: Path | None) -> Mapping[str, Task[Any]]:
+        """Read the tasks from the published benchmark's files.
+
+        Raises:
+            TaskError: The pack does not read such files, or a file is unusable.
+        """
+        if self.task_reader is None:
+            raise TaskError(f"{self.env_id} does not read task files")
+        if funcs_file is not None and not self.reads_functions:
+            raise TaskError(f"{self.env_id} does not read function lists: leave funcs_file out")
+        return self.task_reader(task_file, funcs_file)
+
+
+_tried: set[EntryPoint] = set()
+
+
+def load_installed(register: Callable[[Pack], None], env_id: str | None = None) -> None:
+    """Load the entry points that may define a pack, and register the packs that they define.
+
+    An entry point with an env id as its name is loaded only for that id. Any other entry point may define any pack.
+
+    Args:
+        register: Function that registers a pack.
+        env_id: Env id of the requested pack, which is not registered yet; None for all packs.
+
+    Raises:
+        PluginError: The requested pack cannot be loaded. Other failures cause one warning each.
+    """
+    for name, point in entry_points_of(PACKS).items():
+        if name == env_id:
+            if not _is_being_imported(point.module):
+                _load(point, register)
+        elif point not in _tried and (env_id is None or not is_env_id(name)):
+            _try(point, register)
+
+
+def load_unnamed(register: Callable[[Pack], None]) -> None:
+    """Load the entry points whose name is not an env id, and register their packs."""
+    for name, point in entry_points_of(PACKS).items():
+        if point not in _tried and not is_env_id(name):
+            _try(point, register)
+
+
+def _try(point: EntryPoint, register: Callable[[Pack], None]) -> None:
+    if _is_being_imported(point.module):
+        return
+    _tried.add(point)
+    try:
+        _load(point, register)
+    except PluginError as error:
+        warn_about(error)
+
+
+def _is_being_imported(module: str) -> bool:
+    """Whether a module or its parent package is still being imported. If so, the import itself registers the pack."""
+    parts = module.split(".")
+    found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
+    return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)
+
+
+def _load(point: EntryPoint, register: Callable[[Pack], None]) -> None:
+    """Import the entry point's module. If the entry point names a function, call it."""
+    loaded: Any = load_plugin(point)
+    pack = loaded if point.attr else getattr(loaded, "PACK", None)
+    if isinstance(pack, Pack):
+        call_plugin(point, lambda: register(pack))
+    elif point.attr:
+        if not callable(loaded):
+            raise plugin_error(point, "is neither a module, a Pack nor a function")
+        call_plugin(point, loaded)
+
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 

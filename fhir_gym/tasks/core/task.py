@@ -1,39 +1,157 @@
-"""The base class of tasks, and their numbered variations."""
+"""The base class of tasks."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
 
 from fhir_gym.actions import Action
-from fhir_gym.errors import TaskError
-from fhir_gym.fhir import FhirSession, Session, World
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.messages import Response
-from fhir_gym.garbage_collection import garbage_collection_paused
-from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
-from fhir_gym.tasks.core.dials import Dial
-from fhir_gym.tasks.core.ids import UpdateTimes
+from fhir_gym.tasks.core.ids import UpdateTimes, seeded_random
 from fhir_gym.tasks.core.params import Params, SceneParams
-from fhir_gym.tasks.core.placing import placed_among, updated_at
-from fhir_gym.tasks.core.seeded_random import seeded_random
-from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import TrainOrTest, require_variation, split_of
-from fhir_gym.tasks.core.turn_protocol import TurnProtocol
+from fhir_gym.tasks.core.splits import require_variation, split_of
+from fhir_gym.tasks.core.turn_protocol import Simulation, TurnProtocol
+from fhir_gym.tasks.core.variation import (
+    DrawnVariation,
+    Variation,
+    garbage_collection_paused,
+    updated_at,
+    variation_cache,
+)
 from fhir_gym.tasks.grading.answers import AnswerForm
-from fhir_gym.tasks.grading.checks import Check
+from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.counterfactuals import may_be_like
-from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import BRIEF, Json, Phrasing, Resource
+
+_SEPARATOR, _EQUALS = "+", "="
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A number that changes how much a task draws.
+
+    Attributes:
+        usual: The value that the task has without dials.
+        least: The minimum.
+        most: The maximum.
+        is_whole: Whether only whole numbers are possible.
+    """
+
+    usual: float
+    least: float
+    most: float
+    is_whole: bool = False
+
+    def checked(self, name: str, value: object) -> float:
+        """Return a value of this dial, rounded to six digits.
+
+        Raises:
+            FhirGymError: The value is not a number, or not in the range of the dial.
+        """
+        number = None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        if number is None or not self.least <= number <= self.most or (self.is_whole and not number.is_integer()):
+            kind = "whole number" if self.is_whole else "number"
+            raise FhirGymError(f"dial {name} must be a {kind} from {self.least:g} to {self.most:g}, not {value!r}")
+        return float(f"{number:.6g}")
+
+
+def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, object]) -> dict[str, float]:
+    """Return the values that differ from the usual ones, in the order of the dials.
+
+    Args:
+        key: Key of the task, for error messages.
+        dials: The dials of the task.
+        values: The values by the names of dials.
+
+    Raises:
+        UnknownNameError: The task has no such dial.
+        FhirGymError: A value is not possible.
+    """
+    for name in values:
+        if name not in dials:
+            raise UnknownNameError(f"dial of task {key}", name, dials)
+    found = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
+    return {name: value for name, value in found.items() if value != dials[name].usual}
+
+
+def key_with_dials(key: str, values: Mapping[str, float]) -> str:
+    """Return the key of a task with values of dials, such as ``day-3+minutes=60``."""
+    return _SEPARATOR.join([key, *(f"{name}{_EQUALS}{value:.6g}" for name, value in values.items())])
+
+
+def split_key(key: str) -> tuple[str, dict[str, object]]:
+    """Split a key with dials into the key of the task and the values of the dials. A text is no valid value."""
+    task, *settings = key.split(_SEPARATOR)
+    pairs = (setting.partition(_EQUALS) for setting in settings)
+    return task, {name: _number(text) for name, _, text in pairs}
+
+
+def _number(text: str) -> object:
+    """Return the number that a text means; the text itself if it means none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+_REQUIRED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "key": (lambda value: _is_text(value) and value != "", "a non-empty string"),
+    "title": (_is_text, "a string"),
+    "category": (_is_text, "a string"),
+    "difficulty": (lambda value: value in (1, 2, 3), "1, 2 or 3"),
+    "kind": (lambda value: value in ("query", "action"), "'query' or 'action'"),
+    "required_tools": (
+        lambda value: isinstance(value, tuple) and all(map(_are_texts, value)),
+        "a tuple of tuples of tool names",
+    ),
+    "required_resources": (_are_texts, "a tuple of resource types"),
+    "prohibited_tools": (_are_texts, "a tuple of tool names"),
+    "prompts": (lambda value: _are_texts(value) and value != (), "a tuple of at least one string"),
+    "answer_instructions": (_is_text, "a string"),
+    "answer": (
+        lambda value: callable(getattr(value, "problem", None)),
+        "an answer form, such as IdAnswer(('Patient',))",
+    ),
+    "brief": (lambda value: value is None or (_is_text(value) and value != ""), "a non-empty string or None"),
+    "gold_steps": (lambda value: isinstance(value, int) and value > 0, "a positive integer"),
+}
+
+
+def require_attributes(task: type[Any]) -> None:
+    """Check the class attributes of a task class.
+
+    Raises:
+        TaskError: An attribute is missing or has an invalid value.
+    """
+    missing = [name for name in _REQUIRED if not hasattr(task, name)]
+    if missing:
+        raise TaskError(
+            f"task class {task.__name__} must define {', '.join(missing)} (base classes pass abstract=True)"
+        )
+    for name, (is_valid, wanted) in _REQUIRED.items():
+        value = getattr(task, name)
+        if not is_valid(value):
+            raise TaskError(f"{name} of task class {task.__name__} must be {wanted}, not {value!r}")
+
 
 _FARTHEST_CREATED = 900_000
 """Maximum random offset of the ids that the server assigns. The offset prevents agents from guessing ids."""
@@ -80,63 +198,6 @@ class ExpectedChange:
     kind: Literal["created", "updated", "deleted"]
     resource_type: str
     id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Variation:
-    """One variation of a task in a world.
-
-    Attributes:
-        task_key: Key of the task in its pack.
-        number: Number of the variation.
-        split: ``train`` or ``test``.
-        phrasing: Index of the prompt that the variation uses, or ``brief``.
-        params: Parameters of the variation.
-        prompt: The prompt, including the present time and the answer instructions.
-        setup: Resources that are added to the world before the episode, in the order of their creation.
-        next_id: The first id (a number) that the server assigns; it differs between variations.
-        _target: The record that the prompt asks about (``Patient/S1234567``), or an empty text. Only analyses
-            use it.
-        _qualifying: The records that were equally likely to become the target, including the target. Only analyses
-            use them.
-    """
-
-    task_key: str
-    number: int
-    split: TrainOrTest
-    phrasing: Phrasing
-    params: Params
-    prompt: str
-    setup: Sequence[Resource]
-    next_id: int
-    _target: str = ""
-    _qualifying: tuple[str, ...] = ()
-
-    def open_session(self, world: World, **settings: Any) -> Session:
-        """Open a session with the start state.
-
-        Args:
-            world: The world.
-            settings: Arguments of `World.session`.
-        """
-        session = world.session(**settings)
-        self.load_into(session)
-        return session
-
-    def load_into(self, session: FhirSession) -> None:
-        """Load the start state into a session on the world."""
-        with garbage_collection_paused():
-            session.load(self.setup, next_id=self.next_id, normal=True)
-
-    def placed(self, world: World, records: Iterable[Resource], draw: int = 0) -> dict[str, Resource]:
-        """Return counterfactuals as the start state would contain them; see `placed_among`.
-
-        Args:
-            world: The world.
-            records: The counterfactuals.
-            draw: Each number gives other ids and update times. An odd number also gives further elements.
-        """
-        return placed_among(self.setup, world, f"{self.next_id} {draw}", records, dressed=draw % 2 == 1)
 
 
 class Task(ABC, Generic[P]):
@@ -374,15 +435,8 @@ class Task(ABC, Generic[P]):
             TaskError: There is no such variation or phrasing.
         """
         require_variation(k)
-        return self._variation(k, world, phrasing, self._drawn(k, world))
-
-    def recent_variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation | None:
-        """Return variation `k` if it was used recently, so that it is still in memory; otherwise None."""
-        with _cache_lock:
-            drawn = _cache.get((self, k, world.manifest.content_hash, world.now))
-        return None if drawn is None else self._variation(k, world, phrasing, drawn)
-
-    def _variation(self, k: int, world: World, phrasing: Phrasing | None, drawn: _Drawn) -> Variation:
+        key = (self, k, world.manifest.content_hash, world.now)
+        drawn = variation_cache.get(key, lambda: self.draw_variation(k, world))
         used = drawn.phrasing if phrasing is None else phrasing
         self.require_phrasing(used)
         params = drawn.params
@@ -391,40 +445,28 @@ class Task(ABC, Generic[P]):
                 self.brief_prompt(params, world) if used == BRIEF else self.prompt(params, world, used)
             )
         target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
-        return Variation(
+        return Variation.of(
+            drawn,
             task_key=self.key,
             number=k,
             split=split_of(k),
             phrasing=used,
-            params=params,
             prompt=drawn.prompts[used],
-            setup=drawn.setup,
-            next_id=drawn.next_id,
             _target=target,
             _qualifying=qualifying,
         )
 
-    def _drawn(self, k: int, world: World) -> _Drawn:
-        key = (self, k, world.manifest.content_hash, world.now)
-        with _cache_lock:
-            drawn = _cache.pop(key, None)
-        drawn = drawn or self._draw_all(k, world)
-        with _cache_lock:
-            _cache[key] = drawn
-            while len(_cache) > 1 and (len(_cache) > _CACHE_SIZE or _cached_resources() > _CACHED_RESOURCES):
-                _cache.popitem(last=False)
-        return drawn
-
     @garbage_collection_paused()
-    def _draw_all(self, k: int, world: World) -> _Drawn:
+    def draw_variation(self, k: int, world: World) -> DrawnVariation:
+        """Draw variation `k` anew, without its prompt."""
         rng = seeded_random(self.pack, self.key, k, world.manifest.content_hash)
         params = self.draw(k, rng, world)
         phrasing = rng.randrange(len(self.prompts))
         updates = UpdateTimes(rng, world)
-        setup = [updated_at(one, updates.of(one)) for one in self.setup(params, world)]
+        setup = [updated_at(resource, updates.of(resource)) for resource in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation must not reveal how the records were drawn
         next_id = world.manifest.next_id + rng.randrange(1, _FARTHEST_CREATED)
-        return _Drawn(params, phrasing, tuple(setup), next_id)
+        return DrawnVariation(params, phrasing, tuple(setup), next_id)
 
     def prompt(self, p: P, world: World, phrasing: int) -> str:
         """Return the whole prompt: the present time, the request in one wording, and the answer instructions."""
@@ -450,32 +492,3 @@ class Task(ABC, Generic[P]):
             brief = "no brief phrasing" if self.brief is None else f"the phrasing {BRIEF!r}"
             known = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
             raise TaskError(f"task {self.key} has {known}, not {phrasing!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """The drawn parts of a variation, and its prompts by phrasing as far as they are built."""
-
-    params: Any
-    phrasing: int
-    setup: tuple[Resource, ...]
-    next_id: int
-    prompts: dict[Phrasing, str] = field(default_factory=dict)
-
-
-_cache: OrderedDict[tuple[Any, ...], _Drawn] = OrderedDict()
-"""Recently used variations; an episode, its repeats and its verdict all need the same variation."""
-_CACHE_SIZE = 32
-_CACHED_RESOURCES = 50_000
-"""Maximum number of resources in the start states of the cached variations; 1,000 take about 3 MB."""
-_cache_lock = Lock()
-
-
-def _cached_resources() -> int:
-    return sum(len(drawn.setup) for drawn in _cache.values())
-
-
-def clear_variation_cache() -> None:
-    """Empty the cache of variations, for tests that change how a task draws its variations."""
-    with _cache_lock:
-        _cache.clear()

@@ -9,8 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
-from fhir_gym.tasks.core.dials import checked_dials, key_with_dials, split_key
-from fhir_gym.tasks.core.task import Task
+from fhir_gym.tasks.core.task import Task, checked_dials, key_with_dials, split_key
 
 
 class TaskSet(Mapping[str, Task[Any]]):

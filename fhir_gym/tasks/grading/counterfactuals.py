@@ -17,10 +17,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import WorkBudget
-from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
+from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts, returned_resources
 from fhir_gym.tasks.grading.plain_requests import SearchedResource, parse_plain
 from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages
-from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fhir_gym.training.menu.prompt import Prompt, parse_day
-from fhir_gym.training.menu.slots import Slot, Variable
+from fhir_gym.training.menu.templates import Slot, Variable
 from fhir_gym.training.menu.view import Pointer, SearchResult, Seen, View
 
 _TIMED = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)")

@@ -14,8 +14,7 @@ from fhir_gym.rollouts import Rollout
 from fhir_gym.training.menu.actions import Parts, split_action
 from fhir_gym.training.menu.grounding import explain_value
 from fhir_gym.training.menu.prompt import Prompt
-from fhir_gym.training.menu.slots import Slot, Value, Variable
-from fhir_gym.training.menu.templates import Source, Template, Templates, require_training
+from fhir_gym.training.menu.templates import Slot, Source, Template, Templates, Value, Variable, require_training
 from fhir_gym.training.menu.view import Pointer, View
 
 MIN_SUPPORT = 2

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from functools import cache, lru_cache
 from itertools import combinations
 
-from fhir_gym.training.menu.slots import Slot, Value
+from fhir_gym.training.menu.templates import Slot, Value
 
 _NOW = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z")
 _DATE = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")

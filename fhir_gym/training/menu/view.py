@@ -13,7 +13,7 @@ import orjson
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.episode import read_response
 from fhir_gym.training.menu.prompt import Prompt, read_prompt
-from fhir_gym.training.menu.slots import Variable
+from fhir_gym.training.menu.templates import Variable
 
 _DATED = re.compile(r"\d{4}-\d\d-\d\d")
 _SKIPPED = frozenset({"meta", "text", "resourceType", "id"})

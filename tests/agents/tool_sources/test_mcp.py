@@ -16,10 +16,10 @@ from fhir_gym import run
 from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.memory import Memory, Reflection
 from fhir_gym.agents.tool_sources import ERROR, ToolSource
-from fhir_gym.agents.tool_sources.factory import make_tool_sources
 from fhir_gym.agents.tool_sources.mcp import McpTools
 from fhir_gym.agents.tool_sources.memory import MemoryTools
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.agents.tool_sources.toolbox import make_tool_sources
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, make_app

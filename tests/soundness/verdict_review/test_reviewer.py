@@ -14,7 +14,7 @@ from fhir_gym.errors import EndpointError, FhirGymError, RecordError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, BudgetTracker, Rollout, write_rollouts
 from fhir_gym.soundness.verdict_review import VerdictReviewer, counts, read_reviews
-from fhir_gym.soundness.verdict_review.prompts import ask_about
+from fhir_gym.soundness.verdict_review.opinions import ask_about
 from fhir_gym.testing import ChatServer
 
 ENV_ID = "FHIRAgent/Appointment-v0"

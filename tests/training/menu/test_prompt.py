@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fhir_gym.training.menu.prompt import Prompt
-from fhir_gym.training.menu.slots import Slot
+from fhir_gym.training.menu.templates import Slot
 
 TEXT = """Present: 2023-11-13T10:15:00Z, a Monday; all times are UTC.
 

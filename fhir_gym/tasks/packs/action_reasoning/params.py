@@ -11,7 +11,7 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ReasoningCase
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, wrong_answers
 from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS, OrderSpec

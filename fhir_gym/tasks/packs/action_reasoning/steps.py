@@ -16,8 +16,7 @@ from fhir_gym.tasks import Check, FinishedEpisode, LoggedRequest, Verdict
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.core.grader import ANSWER_FORM, EVIDENCE
 from fhir_gym.tasks.grading import answer_flag, answer_number
-from fhir_gym.tasks.grading.end_state import read_by_verdicts
-from fhir_gym.tasks.grading.returned_resources import returned_resources
+from fhir_gym.tasks.grading.end_state import read_by_verdicts, returned_resources
 from fhir_gym.tasks.packs.action_reasoning.answer_sources import Records
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, GroundTruth
 from fhir_gym.tasks.packs.action_reasoning.derivation import is_order_due

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, instant, patient_resource, reference
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
 from fhir_gym.types import Resource
 

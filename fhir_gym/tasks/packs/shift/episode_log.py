@@ -12,8 +12,8 @@ from fhir_gym.tasks import FinishedEpisode
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, Version, counterfactuals_shown
+from fhir_gym.tasks.grading.end_state import returned_resources
 from fhir_gym.tasks.grading.responses import ParsedResponses
-from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.tasks.grading.unrequested_content import added_meaning
 from fhir_gym.types import Json, Resource
 

@@ -18,7 +18,7 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     similar_person,
 )
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.lookups import Named

@@ -10,7 +10,7 @@ from typing import Any
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks import Params, Task
 from fhir_gym.tasks.authoring import Person, instant
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.medagentbench.labs import LabParams, Result
 from fhir_gym.tasks.packs.medagentbench.official.records import (
     DAY_AGO,

@@ -8,7 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, get_args
 
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, reported_value, result_resource

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading.comparison import plain
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.i3_contacts.scene import HELD, MINUTES, OCCUPIED, Stay, Visit, WardScene, visit_resource

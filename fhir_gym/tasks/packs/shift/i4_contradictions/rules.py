@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, get_args
 
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.i4_contradictions.scene import KINDS, HistoryRecord, HistoryScene, history_resource
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent

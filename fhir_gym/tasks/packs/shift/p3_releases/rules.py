@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from functools import lru_cache, partial
 
 from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import parse_reference, same_reference
 from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import has_coding, same_moment
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult

@@ -9,7 +9,7 @@ from typing import Literal
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import Person
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import (

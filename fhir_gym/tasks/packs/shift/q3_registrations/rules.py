@@ -11,7 +11,7 @@ from typing import Literal
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import concept_texts
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import is_within, parse_reference, phone_numbers, plain, same_moment, same_telephone
 from fhir_gym.tasks.packs.shift.episode_log import Write
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent, RequestJudge

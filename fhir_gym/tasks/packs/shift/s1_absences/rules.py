@@ -9,7 +9,7 @@ from functools import cached_property
 
 from typing_extensions import override
 
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, CalendarJudge
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, Visit, appointment_resource, overlap, slot_resource

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from typing_extensions import override
 
-from fhir_gym.tasks.core.seeded_random import seeded_random
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog

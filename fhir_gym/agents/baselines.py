@@ -1,16 +1,105 @@
-"""An agent that acts at random. It gives a lower bound for scores and tests the robustness of the server."""
+"""Agents without a model: the reference solution, random requests, a script, and an idle agent."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
+from fhir_gym import tasks
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.agents.protocol import EpisodeContext
+from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
+from fhir_gym.tasks import LatestResponse
 from fhir_gym.types import Json
+
+
+class GoldAgent:
+    """An agent that performs the reference solution, which reads only the server's responses."""
+
+    name = "gold"
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, Json] = {}
+        self._fhir = LatestResponse()
+        self._solution: Generator[Action, Json, None] | None = None
+        self._started = False
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        """Start the reference solution of the task."""
+        task = context.source or tasks.get_task(context.env_id, context.task)
+        params = task.variation(context.variation, context.world).params
+        self._fhir = LatestResponse()
+        self._solution = task.gold(params, self._fhir)
+        self._started = False
+
+    def act(self, observation: str) -> str:
+        """Return the next action of the solution, or ``FINISH([])`` after the last action."""
+        if self._solution is None:
+            raise RuntimeError("act() before reset()")
+        try:
+            if self._started:
+                self._fhir.last = read_response(observation)
+                return self._solution.send(self._fhir.json()).text()
+            self._started = True
+            return next(self._solution).text()
+        except StopIteration:
+            return Finish().text()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the agent without a running episode."""
+        return {"settings": self.settings, "_fhir": LatestResponse(), "_solution": None, "_started": False}
+
+
+class IdleAgent:
+    """An agent that finishes at once with an empty answer."""
+
+    name = "idle"
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, Json] = {}
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        """Do nothing."""
+
+    def act(self, observation: str) -> str:
+        """Return ``FINISH([])``."""
+        return Finish().text()
+
+
+class ScriptedAgent:
+    """An agent that sends its texts in order and then finishes with an empty answer.
+
+    Args:
+        script: The texts for every episode, or a function that returns a text for an observation and a step (from 0).
+        name: Name of the agent in records.
+    """
+
+    def __init__(self, script: str | Sequence[str] | Callable[[str, int], str], *, name: str = "scripted") -> None:
+        self.name = name
+        if callable(script):
+            self._script: tuple[str, ...] | Callable[[str, int], str] = script
+            self.settings: Mapping[str, Json] = {"function": getattr(script, "__qualname__", type(script).__name__)}
+        else:
+            self._script = (script,) if isinstance(script, str) else tuple(script)
+            self.settings = {"script": list(self._script)}
+        self._step = 0
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        """Return to the first text."""
+        self._step = 0
+
+    def act(self, observation: str) -> str:
+        """Return the next text."""
+        step = self._step
+        self._step += 1
+        if not isinstance(self._script, tuple):
+            return self._script(observation, step)
+        return self._script[step] if step < len(self._script) else Finish().text()
+
 
 _TYPES = ("Appointment", "Condition", "Observation", "Patient", "Practitioner", "Schedule", "Slot")
 _REFERENCE = re.compile(r'"(?:reference|fullUrl)":"(?:http[^"]*/)?([A-Z][A-Za-z]+/[A-Za-z0-9.-]{1,64})"')
