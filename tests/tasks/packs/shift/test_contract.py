@@ -307,13 +307,10 @@ def variations_that_write(
         episode.close()
 
 
-@pytest.mark.parametrize("kind", WRITING)
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize(("kind", "count"), [*((kind, 0) for kind in WRITING), *((kind, 2) for kind in CREATING)])
 def test_records_left_out_or_created_twice_fail_the_requests(
     hospital: World, solved: Callable[[Episode], Solved], kind: str, count: int
 ) -> None:
-    if count == 2 and kind not in CREATING:
-        pytest.skip("creates no records, or such that refer to each other")
     for resource_type, episode in episodes_by_type(hospital, kind, solved):
         whole = solved(episode)
         touched = whole.checks_that_write(resource_type)
@@ -337,7 +334,7 @@ def test_records_left_out_or_created_twice_fail_the_requests(
 def episodes_by_type(world: World, kind: str, solved: Callable[[Episode], Solved]) -> Iterator[tuple[str, Episode]]:
     """Yield an episode for each type that requests write, other than the new patients to which other records refer."""
     types = {"Patient"} if kind == "Q3" else set[str]()
-    for variation in range(10):
+    for variation in range(3):
         with opened(world, f"{kind}-1", variation) as episode:
             whole = solved(episode)
             for resource_type in sorted(frozenset().union(*whole.types) - types):

@@ -190,7 +190,7 @@ def test_who_hides_the_slots_in_a_live_shift_fails_the_request(
     hospital: World, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     tried = 0
-    for variation in range(10):
+    for variation in range(30):
         if tried > 2:
             break
         with shift_of([key], hospital, monkeypatch, "hiding", variation, minutes=40, events=1, asking=0) as episode:

@@ -42,7 +42,21 @@ def test_a_slot_that_a_colleague_took_meanwhile_is_lost(episode: Episode) -> Non
 
 
 @pytest.mark.slow
-def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(episode: Episode) -> None:
+def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(
+    hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variation in range(20):
+        with shift_of(["Q1"], hospital, monkeypatch, "bookings", variation, minutes=60, events=8, asking=0) as episode:
+            booked, taken = play_without_taking_slots(episode)
+            if booked & taken:
+                assert len(failed(episode)) >= len(booked)
+                return
+    pytest.fail("no colleague took a slot that the agent left free")
+
+
+def play_without_taking_slots(episode: Episode) -> tuple[set[str], set[str]]:
+    """Play the reference solution without its updates of slots; return the slots of the agent and of its colleagues."""
+
     def only_reads(action: Action) -> list[Action]:
         return [Get(action.url)] if action.kind == "PUT" and "/Slot/" in action.url else [action]
 
@@ -55,9 +69,7 @@ def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(e
         for event, action in sent
         if not event and action.kind == "POST"
     }
-    taken = {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
-    assert booked & taken
-    assert len(failed(episode)) >= len(booked)
+    return booked, {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
 
 
 @pytest.mark.slow
