@@ -165,7 +165,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `split`: `"train"` (variations 0 to 999; the default), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of
       the tasks held out in FHIR-AgentEval's fourth experiment), or None for all. `reset` refuses other variations.
     - `render_mode`: None, or `"ansi"`: `render()` returns the latest action and observation
-    - `prepared`: number of start states to keep in memory (about 40 kB each), for training on a bounded number of
+    - `prepared`: number of start states to keep in memory (about 100 kB each), for training on a bounded number of
       variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
       them. 0 (the default) keeps none.
     - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `level`, `dials`,

@@ -42,7 +42,7 @@ class Sb3Config(TrainingConfig):
         template_variations: Training variations of each task; templates are learnt from their reference solutions.
         distractors: Number of wrong fillings to add for each template.
         paced: Whether training episodes have fewer distractors while their task seldom succeeds.
-        prepared: Number of start states to keep in memory (about 40 kB each).
+        prepared: Number of start states to keep in memory (about 100 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
         held_out_phrasing: Index of a phrasing, or ``brief``, that is never trained on and is evaluated separately; None
             to train on all numbered phrasings. The evaluation ``test`` keeps the phrasing that each variation has

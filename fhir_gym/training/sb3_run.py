@@ -26,7 +26,7 @@ from fhir_gym.errors import TrainingError
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.menu import Templates
-from fhir_gym.training.menu.baselines import menu_ceiling, random_over_menu
+from fhir_gym.training.menu.env import menu_ceiling, random_over_menu
 from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuPolicy
 from fhir_gym.training.policy_rollouts import Progress
 from fhir_gym.training.report import write_report

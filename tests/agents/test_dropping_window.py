@@ -284,7 +284,7 @@ def test_wrong_settings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("key", "protocol", "size"), [("Q1-2", "text", 33_000), ("day-3+minutes=100+policies=5", "tools", 42_000)]
+    ("key", "protocol", "size"), [("Q1-2", "text", 28_000), ("day-3+minutes=100+policies=5", "tools", 46_000)]
 )
 def test_long_work_succeeds_in_a_fifth_of_the_conversation(hospital: World, key: str, protocol: Any, size: int) -> None:
     policy = GoldWithMemory(hospital, SHIFT, key)

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("openai")
 
 from fhir_gym import evaluation
-from fhir_gym.cli.experiment import report as write_report
+from fhir_gym.cli.report import report_experiments
 from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig, experiment_status, run_experiment
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import read_rollouts
+from fhir_gym.rollouts import Prices, read_rollouts
 from fhir_gym.tasks import EXPERIMENTS
 from fhir_gym.testing import ChatServer, StudyModel
 from tests.experiments.study import config_of, study_model
@@ -68,7 +68,7 @@ def _every_figure_has_content(study: list[Path]) -> None:
 
 
 def _the_report_is_written(study: list[Path], out: Path) -> None:
-    write_report(study, out=out, pool=True, price_in=1, price_out=2)
+    report_experiments(study, out, Prices(1, 2), pool=True)
     written = (out / "report.md").read_text("utf-8")
     assert all(name in written for name in STUDY_CONFIGURATIONS)
 

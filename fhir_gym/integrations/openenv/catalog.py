@@ -20,7 +20,7 @@ from fhir_gym.tasks.core.variation import variation_cache
 MAX_LISTED = 10_000
 """Maximum number of task specs in one answer."""
 _MAX_START_STATES = 256
-"""Number of start states in memory (about 10 MB), because several sessions often play the same variation."""
+"""Number of start states in memory (about 25 MB), because several sessions often play the same variation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 from fhir_gym.rollouts import Rollout
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.menu import PLACES, Menu, MenuEnv, Templates
-from fhir_gym.training.menu.baselines import menu_ceiling, random_over_menu
+from fhir_gym.training.menu.env import menu_ceiling, random_over_menu
 from fhir_gym.training.menu.features import Features
 
 TEST = range(1000, 1005)
