@@ -32,7 +32,9 @@ def gold_actions(world: World, variations: Sequence[int]) -> list[GoldActions]:
     for rollout in fhir_gym.run(ENV_ID, "gold", variations=variations, world=world):
         actions = [GRAMMAR.parse(turn.action) for turn in rollout.turns]
         spec = rollout.task
-        found.append(GoldActions(spec.key, spec.variation, [one for one in actions if isinstance(one, Action)]))
+        found.append(
+            GoldActions(spec.key, spec.variation, [action for action in actions if isinstance(action, Action)])
+        )
     return found
 
 
@@ -65,7 +67,7 @@ async def measure(name: str, world: World, episodes: Sequence[GoldActions]) -> N
     async with framework.open(world) as player:
         await overhead(player, world, episodes)  # warms up
         through, plain = await overhead(player, world, episodes)
-    differences = [one - other for one, other in zip(through, plain, strict=True)]
+    differences = [duration - other for duration, other in zip(through, plain, strict=True)]
     through.sort()
     plain.sort()
     Report(world.name, world.manifest.total).times(
@@ -85,7 +87,7 @@ def main() -> None:
     parser.add_argument("--variations", type=int, default=5, help="variations of each task")
     parser.add_argument("--quick", action="store_true", help="one variation of each task")
     options = parser.parse_args()
-    installed = [name for name, one in FRAMEWORKS.items() if find_spec(one.package)]
+    installed = [name for name, framework in FRAMEWORKS.items() if find_spec(framework.package)]
     names = options.frameworks.split(",") if options.frameworks else installed
     if unknown := set(names) - FRAMEWORKS.keys():
         parser.error(f"unknown framework {min(unknown)!r}; known: {', '.join(FRAMEWORKS)}")

@@ -119,7 +119,7 @@ def workers(world: World, report: Report, number: int, variations: int) -> None:
     report.line(
         f"memory of each of {number} workers",
         file_mib=round(world.path.stat().st_size / 2**20),
-        **{f"{name}_mib": _middle(one[name] for one in each) for name in ("rss", "pss", "uss")},
+        **{f"{name}_mib": _middle(memory[name] for memory in each) for name in ("rss", "pss", "uss")},
     )
 
 

@@ -147,7 +147,7 @@ class EpisodeConfig:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
             FhirGymError: A value is invalid.
         """
-        known = [one.name for one in fields(cls) if one.name != "env_id"]
+        known = [setting.name for setting in fields(cls) if setting.name != "env_id"]
         given = {name: value for name, value in settings.items() if name in known}
         if others := {name: value for name, value in settings.items() if name not in known}:
             pack = env_id.env_id if isinstance(env_id, cls) else str(env_id)

@@ -54,7 +54,7 @@ class UnknownNameError(FhirGymError, ValueError):
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
         given = str(name)[:_MAX_LENGTH]
-        near = max(self.known, key=lambda one: SequenceMatcher(None, one, given).ratio(), default="")
+        near = max(self.known, key=lambda known_name: SequenceMatcher(None, known_name, given).ratio(), default="")
         close = SequenceMatcher(None, near, given).ratio() >= _SIMILAR
         hint = f"; did you mean {near!r}?" if near and close else "."  # among equally similar names, the first one
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")

@@ -114,7 +114,7 @@ def find_object(reference: str) -> Any:
     name, _, attribute = reference.partition(":")
     module = import_by_name(name)
     if not hasattr(module, attribute):
-        public = [one for one in vars(module) if not one.startswith("_")]
+        public = [attribute_name for attribute_name in vars(module) if not attribute_name.startswith("_")]
         raise UnknownNameError(f"name in module {name}", attribute, public)
     return getattr(module, attribute)
 

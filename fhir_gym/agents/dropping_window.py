@@ -67,8 +67,8 @@ def _contained(body: str) -> Iterator[str]:
         return
     entries = found.get("entry")
     if isinstance(entries, list):
-        places = [_location(one) for one in entries]
-        written = [one for one in places if one]
+        places = [_location(entry) for entry in entries]
+        written = [place for place in places if place]
         yield from written[:_MAX_NAMES] or [f"{len(entries)} entries"]
         if len(written) > _MAX_NAMES:
             yield f"{len(written) - _MAX_NAMES} more"

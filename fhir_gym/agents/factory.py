@@ -45,8 +45,8 @@ class Configuration:
 
 CONFIGURATIONS: Mapping[str, Configuration] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        configuration.name: configuration
+        for configuration in (
             Configuration("baseline", "FHIR tools only.", "tools", ("fhir",)),
             Configuration("spec", "FHIR tools, and the FHIR specification.", "tools", ("fhir", "spec")),
             Configuration(
@@ -195,7 +195,11 @@ def _call(name: str, maker: Factory, settings: Mapping[str, Any]) -> Any:
     """Check settings against the parameters of a class or function, then call it with the settings."""
     parameters = inspect.signature(maker).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {one.name: one for one in parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    named = {
+        parameter.name: parameter
+        for parameter in parameters.values()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
     for setting in settings:
         if setting not in named and not takes_any:
             raise UnknownNameError(f"setting of agent {name}", setting, named)

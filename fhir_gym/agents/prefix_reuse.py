@@ -89,7 +89,9 @@ class PrefixReuse:
         scores = torch.cat([scores for _, scores in read])
         lengths = [len(ids) for ids in prompts]
         longest = max(lengths)
-        batch = _Batch(self._batch_cache([one for one, _ in read], lengths, max_tokens), list(range(len(prompts))))
+        batch = _Batch(
+            self._batch_cache([layers for layers, _ in read], lengths, max_tokens), list(range(len(prompts)))
+        )
         mask = torch.zeros(len(prompts), longest + max_tokens, dtype=torch.long, device=device)
         for row, length in enumerate(lengths):
             mask[row, longest - length :] = 1
@@ -209,8 +211,8 @@ def _layer(torch: Any, cache_of: Any, rows: Sequence[tuple[Any, ...]], lengths: 
     return layer
 
 
-def _common(one: tuple[int, ...], other: tuple[int, ...], limit: int) -> int:
-    return next((at for at in range(limit) if one[at] != other[at]), limit)
+def _common(tokens: tuple[int, ...], other: tuple[int, ...], limit: int) -> int:
+    return next((at for at in range(limit) if tokens[at] != other[at]), limit)
 
 
 def _size(layers: _Kept) -> int:

@@ -142,7 +142,7 @@ def wording(case: ReasoningCase, plan: CaseSpec, found: Examination, now: dateti
         return False, faults
     kept = [LABS[plan.lab].title, *([order.name] if order else [])]
     told = changes(template, case.instruction, names=[who.name], phrases=kept)
-    return True, [*faults, *(f"compared with its template, the instruction {one}" for one in told)]
+    return True, [*faults, *(f"compared with its template, the instruction {change}" for change in told)]
 
 
 def _time_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterator[str]:
@@ -276,21 +276,21 @@ class AuditReport:
     @property
     def cases(self) -> tuple[ReasoningCase, ...]:
         """The kept tasks."""
-        return tuple(one.case for one in self.kept)
+        return tuple(audited.case for audited in self.kept)
 
     @property
     def doubtful(self) -> tuple[Audited, ...]:
         """The kept tasks that a person should review."""
-        return tuple(one for one in self.kept if one.doubtful)
+        return tuple(audited for audited in self.kept if audited.doubtful)
 
     def reasons(self) -> dict[str, int]:
         """Return the number of rejected tasks for each reason; a task with several reasons counts for each."""
-        counts = Counter(kind for one in self.dropped for kind in {reason.kind for reason in one.reasons})
+        counts = Counter(kind for dropped in self.dropped for kind in {reason.kind for reason in dropped.reasons})
         return dict(sorted(counts.items()))
 
     def signals(self) -> dict[str, int]:
         """Return the number of kept tasks for each signal, most frequent signal first."""
-        counts = Counter(signal.name for one in self.kept for signal in one.signals)
+        counts = Counter(signal.name for audited in self.kept for signal in audited.signals)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def plain(self) -> dict[str, Json]:
@@ -302,10 +302,10 @@ class AuditReport:
             "reasons": self.reasons(),
             "signals": self.signals(),
             "dropped": [
-                {"id": one.case.id, "reasons": [{"kind": r.kind, "text": r.text} for r in one.reasons]}
-                for one in self.dropped
+                {"id": dropped.case.id, "reasons": [{"kind": r.kind, "text": r.text} for r in dropped.reasons]}
+                for dropped in self.dropped
             ],
-            "confidence": {one.case.id: one.confidence for one in self.kept},
+            "confidence": {audited.case.id: audited.confidence for audited in self.kept},
         }
 
 
@@ -356,9 +356,9 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
         Tasks in the report's order, each with the reason for its review: ``doubtful`` or ``sample``.
     """
     strata: dict[str, list[Audited]] = defaultdict(list)
-    for one in report.kept:
-        if not one.doubtful:
-            strata[one.stratum].append(one)
+    for audited in report.kept:
+        if not audited.doubtful:
+            strata[audited.stratum].append(audited)
     for name, members in strata.items():
         random.Random(f"{seed}/{name}").shuffle(members)
     left = [strata[name] for name in sorted(strata)]
@@ -366,8 +366,8 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
     while len(chosen) < sample and (left := [members for members in left if members]):
         for members in left[: sample - len(chosen)]:
             chosen.add(members.pop().case.id)
-    picked = ((one, "doubtful" if one.doubtful else "sample") for one in report.kept)
-    return tuple((one, why) for one, why in picked if why == "doubtful" or one.case.id in chosen)
+    picked = ((audited, "doubtful" if audited.doubtful else "sample") for audited in report.kept)
+    return tuple((audited, why) for audited, why in picked if why == "doubtful" or audited.case.id in chosen)
 
 
 def _audited(case: ReasoningCase, extract: Extract, seen: _Seen) -> Audited | tuple[Reason, ...]:

@@ -66,7 +66,7 @@ class Signal:
 
 def confidence(found: tuple[Signal, ...]) -> float:
     """Return 1 minus the sum of the signals' weights, but at least 0."""
-    taken = sum(Decimal(str(one.weight)) for one in found)
+    taken = sum(Decimal(str(signal.weight)) for signal in found)
     return float(max(Decimal(0), 1 - taken))
 
 
@@ -84,8 +84,8 @@ def signals(
     """
     first: dict[str, Signal] = {}
     for parts in (_of_value(plan, found), _of_time(found, now), _of_record(found), _of_person(plan, found, now)):
-        for one in parts:
-            first.setdefault(one.name, one)
+        for part in parts:
+            first.setdefault(part.name, part)
     if reworded:
         first["reworded"] = Signal("reworded", "the instruction differs from its template")
     if not own:

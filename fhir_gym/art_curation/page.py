@@ -50,7 +50,7 @@ def review_page(rows: Sequence[ReviewEntry]) -> str:
 
 def _article(number: int, row: ReviewEntry) -> str:
     cells = {name: escape(value) for name, value in row.cells().items()}
-    signals = "".join(f'<p class="doubt">{escape(f"{one.name}: {one.note}")}</p>' for one in row.task.signals)
+    signals = "".join(f'<p class="doubt">{escape(f"{signal.name}: {signal.note}")}</p>' for signal in row.task.signals)
     about_range = f"<h3>Range</h3>\n<p>{cells['range']}</p>\n" if row.range else ""
     cells |= {"lines": _table(row.lines), "range": about_range, "signals": signals or "<p>no signals</p>"}
     return _ARTICLE.substitute(cells, number=number)

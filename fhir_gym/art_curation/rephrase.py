@@ -60,11 +60,11 @@ class Rephrased:
     @property
     def reworded(self) -> int:
         """Number of reworded tasks."""
-        return sum(one.text is not None for one in self.outcomes)
+        return sum(outcome.text is not None for outcome in self.outcomes)
 
     def problems(self) -> list[tuple[str, int]]:
         """Count why answers were rejected, most frequent reason first; quotations from the answers are removed."""
-        counts = Counter(problem.partition("'")[0].strip() for one in self.outcomes for problem in one.problems)
+        counts = Counter(problem.partition("'")[0].strip() for outcome in self.outcomes for problem in outcome.problems)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -142,7 +142,7 @@ class Rephraser:
         free = asyncio.Semaphore(self._concurrency)
         done = 0
 
-        async def one(case: ReasoningCase) -> RephraseOutcome:
+        async def rephrase(case: ReasoningCase) -> RephraseOutcome:
             nonlocal done
             async with free:
                 order = (case.plan.order if case.plan else None) or ""
@@ -152,7 +152,7 @@ class Rephraser:
             return outcome
 
         try:
-            return await gather_or_cancel(map(one, cases))
+            return await gather_or_cancel(map(rephrase, cases))
         finally:
             if self._provider is not None:
                 await self._provider.aclose()

@@ -74,7 +74,7 @@ class Sweep:
     @property
     def cases(self) -> tuple[ReasoningCase, ...]:
         """The tasks to run."""
-        return tuple(one.case for one in self.variants)
+        return tuple(variant.case for variant in self.variants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
     made = [(case, case.plan) for case in cases if case.plan is not None]
     if not made:
         raise TaskError(f"none of the {len(cases)} tasks has a fhir_gym specification, so they cannot be varied")
-    _require_agreement([case for case, plan in made if any(_fits(one, plan) for one in settings)], world)
+    _require_agreement([case for case, plan in made if any(_fits(setting, plan) for setting in settings)], world)
     for setting in settings:
         fitting = [case for case, plan in made if _fits(setting, plan)]
         if not fitting:
@@ -191,7 +191,7 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
 
 def curve(sweep: Sweep, rollouts: Iterable[Rollout]) -> tuple[Point, ...]:
     """Return the results of each setting; rollouts of tasks outside the sweep are ignored."""
-    known = {one.case.id: one for one in sweep.variants}
+    known = {variant.case.id: variant for variant in sweep.variants}
     judged: Counter[tuple[Setting, bool]] = Counter()
     solved: Counter[tuple[Setting, bool]] = Counter()
     for rollout in rollouts:
@@ -220,13 +220,13 @@ def to_csv(points: Sequence[Point]) -> str:
 def _point(
     setting: Setting, sweep: Sweep, judged: Counter[tuple[Setting, bool]], solved: Counter[tuple[Setting, bool]]
 ) -> Point:
-    own = [one for one in sweep.variants if one.setting == setting]
+    own = [variant for variant in sweep.variants if variant.setting == setting]
     both = ((setting, False), (setting, True))
     return Point(
         setting,
         tasks=len(own),
         left_out=sweep.left_out[setting],
-        changed=Proportion(sum(one.changed for one in own), len(own)),
+        changed=Proportion(sum(variant.changed for variant in own), len(own)),
         success=Proportion(sum(solved[place] for place in both), sum(judged[place] for place in both)),
         on_changed=Proportion(solved[setting, True], judged[setting, True]),
     )

@@ -87,7 +87,7 @@ def has(text: str, token: str) -> bool:
 
 def hours_said(text: str) -> list[Decimal]:
     """Return each number of hours that a text mentions."""
-    return [Decimal(one.split()[0]) for one in _quantities(text) if one.endswith(" hour")]
+    return [Decimal(quantity.split()[0]) for quantity in _quantities(text) if quantity.endswith(" hour")]
 
 
 def senses(text: str) -> set[str]:
@@ -124,10 +124,16 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
     found += _difference("code", _codes(before), _codes(after))
     old_tokens, new_tokens = set(_tokens(before)), set(_tokens(after))
     known = {part for name in names for part in _tokens(name)}
-    found += [f"lost the name {one!r}" for one in sorted((_proper(before) | known & old_tokens) - new_tokens)]
-    found += [f"made up the name {one!r}" for one in sorted((_proper(after) | known & new_tokens) - old_tokens)]
+    found += [
+        f"lost the name {old_token!r}" for old_token in sorted((_proper(before) | known & old_tokens) - new_tokens)
+    ]
+    found += [
+        f"made up the name {new_token!r}" for new_token in sorted((_proper(after) | known & new_tokens) - old_tokens)
+    ]
     lower = after.lower()
-    found += [f"lost {one!r}" for one in phrases if one.lower() in before.lower() and one.lower() not in lower]
+    found += [
+        f"lost {phrase!r}" for phrase in phrases if phrase.lower() in before.lower() and phrase.lower() not in lower
+    ]
     old, new = _words(before), _words(after)
     for sense, words in _SENSES.items():
         if (old.keys() & words != set()) != (new.keys() & words != set()):
@@ -140,8 +146,8 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
 
 def _difference(kind: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
     old, new = set(before), set(after)
-    lost = [f"lost the {kind} {one!r}" for one in sorted(old - new)]
-    return lost + [f"made up the {kind} {one!r}" for one in sorted(new - old)]
+    lost = [f"lost the {kind} {detail!r}" for detail in sorted(old - new)]
+    return lost + [f"made up the {kind} {detail!r}" for detail in sorted(new - old)]
 
 
 def _quantities(text: str) -> Iterator[str]:

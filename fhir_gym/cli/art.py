@@ -164,11 +164,11 @@ def review(
     reviewed = apply_verdicts(read_cases(tasks), read_verdicts(verdicts), keep_unreviewed=keep_unreviewed)
     write_cases(out, reviewed.cases)
     if as_json:
-        rejected = [{"id": one.id, "comment": one.comment} for one in reviewed.rejected]
+        rejected = [{"id": verdict.id, "comment": verdict.comment} for verdict in reviewed.rejected]
         print_json({"kept": len(reviewed.cases), "rejected": rejected, "withheld": list(reviewed.withheld)})
     else:
-        for one in reviewed.rejected:
-            print_text(f"rejected  {one.id}  {' '.join(one.comment.split())}".rstrip())
+        for verdict in reviewed.rejected:
+            print_text(f"rejected  {verdict.id}  {' '.join(verdict.comment.split())}".rstrip())
         for id in reviewed.withheld:
             print_text(f"withheld  {id}  not reviewed")
     note(f"{len(reviewed.cases)} tasks written to {out}")
@@ -321,9 +321,9 @@ def _print_audit(report: AuditReport, as_json: bool) -> None:
         if counts:
             print_text()
             table(("", "tasks"), list(counts.items()), title=title)
-    for one in report.dropped[:_SHOWN]:
-        print_text(f"\n{one.case.id}", style="red")
-        for reason in one.reasons:
+    for dropped in report.dropped[:_SHOWN]:
+        print_text(f"\n{dropped.case.id}", style="red")
+        for reason in dropped.reasons:
             print_text(f"  {reason.kind}: {reason.text}")
     if len(report.dropped) > _SHOWN:
         print_text(f"\n{len(report.dropped) - _SHOWN} more tasks were dropped; --json lists all")
@@ -386,7 +386,9 @@ def _do_sweep(
             raise typer.Exit(130) from None
     summary.require_verdict(records, written)
     note(f"{written} episodes written to {records}; their tasks are in {_tasks_of(records)}")
-    return curve(found, (one for one in rollouts.read_rollouts(records) if plan.includes(one, actor, world)))
+    return curve(
+        found, (rollout for rollout in rollouts.read_rollouts(records) if plan.includes(rollout, actor, world))
+    )
 
 
 def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[ReasoningCase]) -> Iterator[Rollout]:
@@ -394,11 +396,11 @@ def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[Reasoni
     from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
     missing = True
-    for one in rollouts:
-        if missing and one.graded:
+    for rollout in rollouts:
+        if missing and rollout.graded:
             write_cases(path, cases)
             missing = False
-        yield one
+        yield rollout
 
 
 def _print_curve(points: Sequence[Point], csv: Path | None, as_json: bool) -> None:

@@ -52,18 +52,32 @@ def list_experiments(as_json: JsonOption = False) -> None:
         parts = ("train", "test")
         names_of = ("env", "task", "variation", "phrasing")
         episodes = {
-            one.name: {
-                part: [dict(zip(names_of, e, strict=True)) for e in getattr(one, part).episodes()] for part in parts
+            experiment.name: {
+                part: [dict(zip(names_of, e, strict=True)) for e in getattr(experiment, part).episodes()]
+                for part in parts
             }
-            for one in found
+            for experiment in found
         }
         print_json(
-            [{"name": one.name, "about": one.about, "repeats": one.repeats, **episodes[one.name]} for one in found]
+            [
+                {
+                    "name": experiment.name,
+                    "about": experiment.about,
+                    "repeats": experiment.repeats,
+                    **episodes[experiment.name],
+                }
+                for experiment in found
+            ]
         )
         return
     rows = [
-        [one.name, one.about, *(f"{len(list(part.episodes()))}" for part in (one.train, one.test)), str(one.repeats)]
-        for one in found
+        [
+            experiment.name,
+            experiment.about,
+            *(f"{len(list(part.episodes()))}" for part in (experiment.train, experiment.test)),
+            str(experiment.repeats),
+        ]
+        for experiment in found
     ]
     table(("name", "about", "train episodes", "test episodes", "test repeats"), rows)
 
@@ -245,7 +259,8 @@ def _print_status(found: ExperimentStatus) -> None:
     print_text(f"{found.experiment} with {found.model}")
     if found.memories:
         rows = [
-            (one.name, "yes" if one.trained else "no", f"{one.tokens:,}", money(one.cost)) for one in found.memories
+            (memory.name, "yes" if memory.trained else "no", f"{memory.tokens:,}", money(memory.cost))
+            for memory in found.memories
         ]
         table(("memory", "trained", "tokens", "cost"), rows)
     columns = ("configuration", "episodes", "done", "success", "errors", "tokens", "cost")
@@ -253,15 +268,15 @@ def _print_status(found: ExperimentStatus) -> None:
         columns,
         [
             (
-                one.name,
-                one.episodes,
-                one.done,
-                f"{one.successes / one.done:.1%}" if one.done else "",
-                one.errors,
-                f"{one.tokens:,}",
-                money(one.cost),
+                configuration.name,
+                configuration.episodes,
+                configuration.done,
+                f"{configuration.successes / configuration.done:.1%}" if configuration.done else "",
+                configuration.errors,
+                f"{configuration.tokens:,}",
+                money(configuration.cost),
             )
-            for one in found.configurations
+            for configuration in found.configurations
         ],
     )
     print_text(f"{found.tokens:,} tokens" + ("" if found.cost is None else f", cost {found.cost:.4f}"))

@@ -79,7 +79,7 @@ def _write(report: Report, folder: Path, *, brief: bool) -> None:
 
 def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:
     given: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
-    found = [one for one in given if one is not None]
+    found = [option for option in given if option is not None]
     if len(found) > 1:
         raise typer.BadParameter("only one of --format, --json and --markdown can be given")
     return found[0] if found else None

@@ -137,7 +137,9 @@ def rollout(
     try:
         with opened, progress(f"Agent {agent}") as update:
             plan = replace(every, config=replace(config, world=opened)).supported(opened)
-            if left_out := sorted({one.task for one in every.episodes} - {one.task for one in plan.episodes}):
+            if left_out := sorted(
+                {episode.task for episode in every.episodes} - {episode.task for episode in plan.episodes}
+            ):
                 note(f"left out {', '.join(left_out)} of {env_id}, which the world {opened.name} does not support")
             if resume:
                 plan = plan.unfinished(out, actor, opened)

@@ -46,20 +46,23 @@ def replay(
         if is_own:
             found_world.close()
     if json:
-        entries = [asdict(one) for one in found.entries]
+        entries = [asdict(entry) for entry in found.entries]
         print_json({"timeline": entries, "verdict": found.verdict.model_dump(mode="json")})
     else:
         _print(found)
 
 
 def _print(found: Timeline) -> None:
-    timed = any(one.time for one in found.entries)
-    for number, one in enumerate(found.entries, 1):
-        when = one.time if timed else f"{number:4d}"
-        who = "        " if one.who == "agent" else f"[{one.who}] "
-        print_text(f"{when}  {who}{one.action}  ->  {one.result}")
+    timed = any(entry.time for entry in found.entries)
+    for number, entry in enumerate(found.entries, 1):
+        when = entry.time if timed else f"{number:4d}"
+        who = "        " if entry.who == "agent" else f"[{entry.who}] "
+        print_text(f"{when}  {who}{entry.action}  ->  {entry.result}")
     print_text()
-    rows = [(one.name, "right" if one.passed else "wrong", one.expected, one.actual) for one in found.verdict.checks]
+    rows = [
+        (check.name, "right" if check.passed else "wrong", check.expected, check.actual)
+        for check in found.verdict.checks
+    ]
     table(("check", "result", "expected", "found"), rows)
     process = found.verdict.process
     reference = "" if process.reference is None else f" (reference solution: {process.reference})"

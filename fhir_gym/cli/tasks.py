@@ -243,14 +243,14 @@ def looks(
     for opened, chosen, tell in _by_world("Looking", env_ids, tasks, world):
         found += measure_tasks(opened, chosen, range(variations), workers=workers, progress=tell)
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([task_looks.to_json() for task_looks in found])
     else:
-        table(TaskLooks.columns, [one.row() for one in found])
-        for one in found:
-            for look in one.leaks[:_SHOWN_FAILURES]:
+        table(TaskLooks.columns, [task_looks.row() for task_looks in found])
+        for task_looks in found:
+            for look in task_looks.leaks[:_SHOWN_FAILURES]:
                 shares = f"{look.counterfactual:.0%} of the missing records, {look.similar:.0%} of similar ones"
-                print_text(f"{one.env} {one.task}: {look.look} shows {shares}", style="red")
-    if any(one.leaks for one in found):
+                print_text(f"{task_looks.env} {task_looks.task}: {look.look} shows {shares}", style="red")
+    if any(task_looks.leaks for task_looks in found):
         raise typer.Exit(1)
 
 

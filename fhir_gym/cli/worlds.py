@@ -37,10 +37,11 @@ def list_(as_json: JsonOption = False) -> None:
 
     found = worlds.available()
     if as_json:
-        print_json([{"name": one.name, "description": one.description, "built": one.built} for one in found])
+        print_json([{"name": world.name, "description": world.description, "built": world.built} for world in found])
         return
     table(
-        ("name", "built", "description"), [(one.name, "yes" if one.built else "no", one.description) for one in found]
+        ("name", "built", "description"),
+        [(world.name, "yes" if world.built else "no", world.description) for world in found],
     )
 
 
@@ -175,8 +176,8 @@ def compare(
     elif found.equal:
         print_text(f"equal: {found.server} has the {found.compared:,} resources of {found.world}")
     else:
-        for one in found.differences:
-            print_text(f"{one.kind}  {one.resource}{'  ' + one.path if one.path else ''}")
+        for difference in found.differences:
+            print_text(f"{difference.kind}  {difference.resource}{'  ' + difference.path if difference.path else ''}")
         told = ", ".join(f"{number:,} {kind}" for kind, number in found.counts.items())
         note(f"{found.server} differs from {found.world}: {told}")
     if not found.equal:
@@ -228,10 +229,10 @@ def restore(
     if as_json:
         print_json(asdict(report))
         return
-    for one in report.resources:
-        print_text(f"restored {one}")
-    for one in report.left:
-        note(f"not undone: {one}")
+    for resource in report.resources:
+        print_text(f"restored {resource}")
+    for name in report.left:
+        note(f"not undone: {name}")
     if not (report.resources or report.left):
         print_text(f"nothing to restore on {report.server}")
         if not from_world:

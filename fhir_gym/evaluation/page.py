@@ -77,9 +77,13 @@ def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
     report = report.brief()
     pooled = report.pooled()
     if drawings is None:
-        pictures = [(one, draw_svg(one)) for one in study_figures(report, pooled) if not one.empty]
+        pictures = [
+            (study_figure, draw_svg(study_figure))
+            for study_figure in study_figures(report, pooled)
+            if not study_figure.empty
+        ]
     else:
-        pictures = [(one.figure, one.svg) for one in drawings]
+        pictures = [(drawing.figure, drawing.svg) for drawing in drawings]
     rendered: str = environment.get_template("report.html.j2").render(
         title="Evaluation report",
         about=_about(report),

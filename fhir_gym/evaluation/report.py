@@ -66,24 +66,24 @@ class PairedDifference:
 
 
 def paired_difference(
-    first: int, one: Mapping[K, bool], second: int, other: Mapping[K, bool], tasks: Mapping[K, Hashable]
+    first: int, outcomes: Mapping[K, bool], second: int, other: Mapping[K, bool], tasks: Mapping[K, Hashable]
 ) -> PairedDifference:
     """Compare two runs.
 
     Args:
         first: Index of the first run.
-        one: Whether each graded episode of the first run is a success, by the key of the episode.
+        outcomes: Whether each graded episode of the first run is a success, by the key of the episode.
         second: Index of the second run.
         other: The same for the second run.
         tasks: The task of each episode.
     """
     clusters: dict[Hashable, list[float]] = defaultdict(list)
     counts: Counter[tuple[bool, bool]] = Counter()
-    for key in one:
+    for key in outcomes:
         if key not in other:
             continue
-        counts[one[key], other[key]] += 1
-        clusters[tasks[key]].append(float(other[key]) - float(one[key]))
+        counts[outcomes[key], other[key]] += 1
+        clusters[tasks[key]].append(float(other[key]) - float(outcomes[key]))
     found = clustered_mean(clusters.values())
     bounds = found and found.interval()
     return PairedDifference(
@@ -162,9 +162,12 @@ class Report:
             reference = first.setdefault(run.experiment if len(self.runs) > 2 else "", place)
             if reference != place:
                 pairs.append((reference, place))
-        outcomes = [{one.episode: one.success is True for one in run.episodes if one.graded} for run in self.runs]
-        tasks = {one.episode: one.cluster for run in self.runs for one in run.episodes}
-        return tuple(paired_difference(one, outcomes[one], other, outcomes[other], tasks) for one, other in pairs)
+        outcomes = [
+            {episode.episode: episode.success is True for episode in run.episodes if episode.graded}
+            for run in self.runs
+        ]
+        tasks = {episode.episode: episode.cluster for run in self.runs for episode in run.episodes}
+        return tuple(paired_difference(pair, outcomes[pair], other, outcomes[other], tasks) for pair, other in pairs)
 
     def pooled(self) -> Report:
         """Return a report in which the runs of each configuration and model are merged over experiments."""
@@ -280,7 +283,7 @@ class Report:
             experiments[run.experiment].append(run)
         remarks = []
         for runs in experiments.values():
-            graded = [{one.episode for one in run.episodes if one.graded} for run in runs]
+            graded = [{episode.episode for episode in run.episodes if episode.graded} for run in runs]
             common = set.intersection(*graded)
             if any(own != common for own in graded):
                 counts = ", ".join(f"{run.name} {len(own)}" for run, own in zip(runs, graded, strict=True))

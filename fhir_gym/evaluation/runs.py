@@ -117,7 +117,7 @@ def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
         first,
         name=" ".join([first.configuration, *model]),
         source=", ".join(run.source for run in runs),
-        episodes=tuple(replace(one, experiment=run.experiment) for run in runs for one in run.episodes),
+        episodes=tuple(replace(episode, experiment=run.experiment) for run in runs for episode in run.episodes),
         repeated=sum(run.repeated for run in runs),
         experiment="",
     )
@@ -187,7 +187,7 @@ def _require_plausible(rollout: Rollout, path: Path) -> None:
     usage, calls = rollout.usage, rollout.verdict.process.calls if rollout.verdict else ()
     numbers: dict[str, list[float]] = {
         "usage": [usage.prompt, usage.completion] if usage else [],
-        "verdict.process.calls": [count for one in calls for count in (one.requests, one.errors)],
+        "verdict.process.calls": [count for call in calls for count in (call.requests, call.errors)],
         "steps": [rollout.steps],
         "reward": [abs(rollout.reward or 0.0)],
     }

@@ -76,7 +76,7 @@ def _accepted(request: Request, accept: str, *, page: bool) -> Format:
     if page and request.method == "GET" and ("text/html", highest) in ranges and not request.headers.get("origin"):
         return _HTML
     known = [(quality, _FORMATS[name]) for name, quality in ranges if name in _FORMATS]
-    return max(known, key=lambda one: one[0])[1] if known else DEFAULT
+    return max(known, key=lambda choice: choice[0])[1] if known else DEFAULT
 
 
 def _media_range(piece: str) -> tuple[str, float]:

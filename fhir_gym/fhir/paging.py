@@ -13,9 +13,9 @@ _MAX_PAGES = 2000
 def link(bundle: Json, relation: str) -> str | None:
     """Return the URL of a Bundle's link; None if there is no such link, or `bundle` is not a Bundle."""
     links = bundle.get("link") if isinstance(bundle, dict) else None
-    for one in links if isinstance(links, list) else []:
-        if isinstance(one, dict) and one.get("relation") == relation:
-            return str(one.get("url"))
+    for bundle_link in links if isinstance(links, list) else []:
+        if isinstance(bundle_link, dict) and bundle_link.get("relation") == relation:
+            return str(bundle_link.get("url"))
     return None
 
 

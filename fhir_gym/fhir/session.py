@@ -297,7 +297,7 @@ class Session(FhirSession):
         with self._file_errors():
             row = self.store.find(resource_type, id)
             rows = [] if row is None else [row] if count == 1 else versions(self.store, row.rid)[:count]
-            return [None if one.deleted else stored(one.body) for one in rows]
+            return [None if row.deleted else stored(row.body) for row in rows]
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:
@@ -367,12 +367,14 @@ class Session(FhirSession):
         method, status = ctx.request.method, response.status
         log = ctx.log or (attempted(method, [part for part in ctx.request.path.split("/") if part]),)
         if status >= 400:  # a refusal also undoes what the request had done before
-            log = tuple(one._replace(status=status, effect="") for one in log)
+            log = tuple(interaction._replace(status=status, effect="") for interaction in log)
         elif not log[0].status and len(log) == 1:  # the usual case, for which `_replace` would take twice as long
             kind, resource_type, id, _, effect, operation, entry = log[0]
             log = (Interaction(kind, resource_type, id, status, effect, operation, entry),)
         else:
-            log = tuple(one if one.status else one._replace(status=status) for one in log)
+            log = tuple(
+                interaction if interaction.status else interaction._replace(status=status) for interaction in log
+            )
         return Response(status, headers, b"" if method == "HEAD" else body, log, response.json_body)
 
 

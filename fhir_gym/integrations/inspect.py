@@ -319,7 +319,7 @@ class _Source:
             config.env_id, key, number, self.world, 0, episode.step_limit, episode.prompt, episode.task
         )
         opening = make_opening(self.protocol, episode.start(), context, system=self.system)
-        state.messages = [_MESSAGES[one["role"]](content=one["content"]) for one in opening.messages]
+        state.messages = [_MESSAGES[message["role"]](content=message["content"]) for message in opening.messages]
         state.store.set(_PLAY, state.uuid)
         _playing[state.uuid] = _Play(episode, state)
 

@@ -165,19 +165,19 @@ class MemoryTrainingConfig(_Settings):
 
     def make_agent(self) -> ChatAgent:
         """Return the agent that plays the episodes."""
-        one = self.agent
+        agent = self.agent
         return ChatAgent(
-            one.model,
-            base_url=one.base_url,
+            agent.model,
+            base_url=agent.base_url,
             protocol=self.protocol,
-            temperature=one.temperature,
-            top_p=one.top_p,
-            max_tokens=one.max_tokens,
-            seed=one.seed,
-            extra_body=one.extra_body or None,
-            timeout=one.timeout,
-            retries=one.retries,
-            backoff=one.backoff,
+            temperature=agent.temperature,
+            top_p=agent.top_p,
+            max_tokens=agent.max_tokens,
+            seed=agent.seed,
+            extra_body=agent.extra_body or None,
+            timeout=agent.timeout,
+            retries=agent.retries,
+            backoff=agent.backoff,
         )
 
     def make_embedder(self) -> Embedder:

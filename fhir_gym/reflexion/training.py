@@ -134,7 +134,7 @@ def _texts(value: Json) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [text for one in value for text in _texts(one)]
+        return [text for element in value for text in _texts(element)]
     if isinstance(value, bool) or value is None:
         return []
     return [str(value)]
@@ -250,7 +250,7 @@ def train_memory(
     actor = require_agent(agent) if agent is not None else config.make_agent()
     identity = config.identity() | {
         "player": {"name": actor.name, "settings": dict(actor.settings)},
-        "episodes": [[one.env_id, one.task, one.variation, one.phrasing] for one in chosen],
+        "episodes": [[episode.env_id, episode.task, episode.variation, episode.phrasing] for episode in chosen],
     }
     with TrainingFolder(Path(out), identity) as folder, ExitStack() as stack:
         known = folder.finished()
@@ -258,7 +258,7 @@ def train_memory(
             return known
         embedder = config.make_embedder()
         embedder.record()  # fails at once if the embedder cannot be used
-        env_ids = tuple(dict.fromkeys(one.env_id for one in chosen))
+        env_ids = tuple(dict.fromkeys(episode.env_id for episode in chosen))
         opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}
         spending = Spending(folder.usage(), config.tokens, may_continue)
         training = _Training(config, folder, spending, actor, chosen, opened, tools, progress)
@@ -279,8 +279,8 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     for env_id, task, variation, phrasing in episodes:
         find_task(task_set(env_id), task)
         EpisodeConfig(env_id, split="train").require_variations([variation])
-        one = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
-        if found.setdefault(_name(one), one) != one:
+        episode = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
+        if found.setdefault(_name(episode), episode) != episode:
             raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")
     if not found:
         raise TrainingError("there are no training episodes")
@@ -297,8 +297,8 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, coroutine).result()
 
 
-def _name(one: TrainingEpisode) -> VariationName:
-    return VariationName(one.env_id, one.task, one.variation)
+def _name(episode: TrainingEpisode) -> VariationName:
+    return VariationName(episode.env_id, episode.task, episode.variation)
 
 
 @dataclass
@@ -322,7 +322,8 @@ class _Training:
         """Play, review and reflect all trials."""
         config = self.config
         facts = {
-            _name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes
+            _name(episode): EpisodeFacts.of(*_name(episode), episode.phrasing, self.worlds[episode.env_id])
+            for episode in self.episodes
         }
         self._people = {env_id: people_of(world) for env_id, world in self.worlds.items()}
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
@@ -334,16 +335,18 @@ class _Training:
                 break
             rollouts = self._play(trial, left)
             reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
-            for one, rollout, review in zip(left, rollouts, reviews, strict=True):
-                found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
-                self._lessons.setdefault(_name(one), []).extend(found)
-            left = [one for one, rollout in zip(left, rollouts, strict=True) if not rollout.success]
+            for episode, rollout, review in zip(left, rollouts, reviews, strict=True):
+                found = self._reflections(episode, trial, rollout, review, facts[_name(episode)], leak_filter)
+                self._lessons.setdefault(_name(episode), []).extend(found)
+            left = [episode for episode, rollout in zip(left, rollouts, strict=True) if not rollout.success]
         # In the order of the episodes, so that the reflections of a task stand together.
-        written = [reflection for one in self.episodes for reflection in self._lessons.get(_name(one), ())]
+        written = [reflection for episode in self.episodes for reflection in self._lessons.get(_name(episode), ())]
         return self._memory(written, embedder)
 
-    def _facts(self, one: TrainingEpisode) -> EpisodeFacts:
-        return EpisodeFacts.of(one.env_id, one.task, one.variation, one.phrasing, self.worlds[one.env_id])
+    def _facts(self, episode: TrainingEpisode) -> EpisodeFacts:
+        return EpisodeFacts.of(
+            episode.env_id, episode.task, episode.variation, episode.phrasing, self.worlds[episode.env_id]
+        )
 
     def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         """Return the rollouts of a trial in the order of the episodes."""
@@ -353,7 +356,7 @@ class _Training:
         self._done = 0
         with RolloutWriter(path) as writer:
             for env_id, world in self.worlds.items():
-                ours = [one for one in episodes if one.env_id == env_id]
+                ours = [episode for episode in episodes if episode.env_id == env_id]
                 if not ours:
                     continue
                 running = run_plan(
@@ -370,10 +373,12 @@ class _Training:
         return self._in_order(trial, episodes)
 
     def _plan(self, trial: int, env_id: str, episodes: Sequence[TrainingEpisode], world: World) -> RunPlan:
-        keys = list(dict.fromkeys(one.task for one in episodes))
+        keys = list(dict.fromkeys(episode.task for episode in episodes))
         given = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
-        phrasings = {(one.task, one.variation): one.phrasing for one in episodes if one.phrasing is not None}
-        specs = tuple(EpisodeSpec(one.task, one.variation, trial - 1) for one in episodes)
+        phrasings = {
+            (episode.task, episode.variation): episode.phrasing for episode in episodes if episode.phrasing is not None
+        }
+        specs = tuple(EpisodeSpec(episode.task, episode.variation, trial - 1) for episode in episodes)
         return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
 
     def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
@@ -382,8 +387,8 @@ class _Training:
             name = VariationName(rollout.env_id, rollout.task.key, rollout.task.variation)
             if name not in found or not found[name].graded:
                 found[name] = rollout
-        missing = [one for one in episodes if _name(one) not in found]
-        failed = [one for one in episodes if _name(one) in found and not found[_name(one)].graded]
+        missing = [episode for episode in episodes if _name(episode) not in found]
+        failed = [episode for episode in episodes if _name(episode) in found and not found[_name(episode)].graded]
         if failed:
             error = found[_name(failed[0])].error
             raise InfraError(
@@ -393,14 +398,14 @@ class _Training:
         if missing:
             self.spending.require_budget()
             raise TrainingError(f"{len(missing)} training episodes were not played")
-        return [found[_name(one)] for one in episodes]
+        return [found[_name(episode)] for episode in episodes]
 
     def _on_review(self, trial: int, total: int) -> Callable[[int], None]:
         return lambda done: self.progress(done, total, f"trial {trial}: reviews")
 
     def _reflections(
         self,
-        one: TrainingEpisode,
+        episode: TrainingEpisode,
         trial: int,
         rollout: Rollout,
         review: Review,
@@ -415,11 +420,11 @@ class _Training:
             return []
         self.counts.update(f"dropped: {reason}" for reason in review.lessons.dropped)
         own, numbers = facts.names_and_ids(rollout), facts.numbers(rollout)
-        own.update(self._people[one.env_id])
+        own.update(self._people[episode.env_id])
         source = Provenance(
-            env_id=one.env_id,
-            task=one.task,
-            variation=one.variation,
+            env_id=episode.env_id,
+            task=episode.task,
+            variation=episode.variation,
             phrasing=rollout.task.phrasing,
             trial=trial,
             success=bool(rollout.success),

@@ -94,7 +94,7 @@ class ActorPool:
 
     def submit(self, number: int, episode: EpisodeSpec) -> None:
         """Start an episode on the actor with the fewest running episodes."""
-        actor = min((one for one in self._actors if one.ready), key=lambda one: one.running)
+        actor = min((actor for actor in self._actors if actor.ready), key=lambda actor: actor.running)
         actor.running += 1
         self._calls[actor.handle.work.remote(episode)] = actor, number
 

@@ -448,8 +448,10 @@ def _run_in_workers(
     try:
         with processes.worker_pool(workers, start) as pool:
             while True:
-                while len(pending) < 4 * workers and (one := next(episodes, None)) is not None and tracker.try_begin():
-                    pending.append(pool.submit(_work, one))
+                while (
+                    len(pending) < 4 * workers and (episode := next(episodes, None)) is not None and tracker.try_begin()
+                ):
+                    pending.append(pool.submit(_work, episode))
                 if not pending:
                     return
                 rollout = pending.popleft().result()

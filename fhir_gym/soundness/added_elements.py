@@ -212,7 +212,7 @@ def _other_than(rule: tuple[str | bool | int, ...], element: Element) -> Iterato
     elif element.type in ("CodeableConcept", "Coding"):
         yield _SAMPLES[element.type]
     elif element.binding is not None:
-        yield from sorted(codes(element.binding) - {str(one) for one in rule})
+        yield from sorted(codes(element.binding) - {str(value) for value in rule})
     else:
         yield 7
 
@@ -228,9 +228,13 @@ def _sample(element: Element) -> Json:
     if element.type in _TEXTS:
         return "For information"
     if element.type in ("BackboneElement", "Element"):
-        below = [one for name, one in elements_of(element.content).items() if name not in ("id", "extension", *_ALWAYS)]
-        chosen = [one for one in below if one.required] or below[:1]
-        return {one.name: _listed(one, _sample(one)) for one in chosen if one.choice is None or one is chosen[0]}
+        below = [
+            child for name, child in elements_of(element.content).items() if name not in ("id", "extension", *_ALWAYS)
+        ]
+        chosen = [child for child in below if child.required] or below[:1]
+        return {
+            child.name: _listed(child, _sample(child)) for child in chosen if child.choice is None or child is chosen[0]
+        }
     return "urn:example:value"
 
 

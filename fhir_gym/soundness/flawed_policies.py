@@ -72,9 +72,9 @@ def always_create(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
     """
     for kind in task.required_resources:
         yield Policy("always create", f"a bare {kind}", _creating(kind, {"resourceType": kind}))
-        for one in gold.others_of_type(kind)[:3]:
-            copy = {name: value for name, value in one.items() if name not in ("id", "meta")}
-            yield Policy("always create", f"a copy of {kind}/{one['id']}", _creating(kind, copy))
+        for resource in gold.others_of_type(kind)[:3]:
+            copy = {name: value for name, value in resource.items() if name not in ("id", "meta")}
+            yield Policy("always create", f"a copy of {kind}/{resource['id']}", _creating(kind, copy))
 
 
 def _creating(kind: str, body: Json) -> Any:
@@ -226,7 +226,7 @@ def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> It
     """Yield policies that do not search by status and treat every record as if its status were right."""
     wanted = _right_statuses(gold)
     asked = any(name in _BY_STATUS for step in gold.steps for name in _names(step.action))
-    if not asked and all(_with_status(one, wanted) == one for step in gold.steps for one in entries(step.answer)):
+    if not asked and all(_with_status(entry, wanted) == entry for step in gold.steps for entry in entries(step.answer)):
         return
 
     def change(number: int, action: Action) -> Action:
@@ -247,12 +247,12 @@ def _right_statuses(gold: GoldRecording) -> Mapping[str, Mapping[str, Json]]:
 
     That is the status of the records that the solution uses. For other types, it is the most common status.
     """
-    found = [one for step in gold.steps for one in entries(step.answer)]
+    found = [entry for step in gold.steps for entry in entries(step.answer)]
     wanted: dict[str, Mapping[str, Json]] = {}
-    for kind in dict.fromkeys(one["resourceType"] for one in found):
-        usual = Counter(orjson.dumps(_status(one)) for one in found if one["resourceType"] == kind)
+    for kind in dict.fromkeys(entry["resourceType"] for entry in found):
+        usual = Counter(orjson.dumps(_status(entry)) for entry in found if entry["resourceType"] == kind)
         wanted[kind] = orjson.loads(usual.most_common(1)[0][0])
-    return wanted | {one["resourceType"]: _status(one) for one in _targets(gold)}
+    return wanted | {target["resourceType"]: _status(target) for target in _targets(gold)}
 
 
 def _status(resource: Resource) -> dict[str, Json]:
@@ -299,7 +299,9 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
     for target in _targets(gold):
         kind, id = target["resourceType"], target["id"]
         good = task.alternatives(params)
-        others_of_type = [one for one in gold.others_of_type(kind, but=id) if f"{kind}/{one['id']}" not in good]
+        others_of_type = [
+            resource for resource in gold.others_of_type(kind, but=id) if f"{kind}/{resource['id']}" not in good
+        ]
         for decoy in others_of_type[:_MOST_DECOYS]:
 
             def change(number: int, action: Action, target: Resource = target, decoy: Resource = decoy) -> Action:
@@ -327,10 +329,10 @@ def _targets(gold: GoldRecording) -> list[Resource]:
     texts = [step.action.text() for step in gold.steps] + [Finish(gold.answer).text()]
     known = {id for text in texts for id in _ID.findall(text)}
     found: dict[str, list[Resource]] = {}
-    for one in gold.setup:
-        if one["id"] in known:
-            found.setdefault(one["resourceType"], []).append(one)
-    return [one for some in found.values() for one in some[:_MOST_TARGETS]]
+    for resource in gold.setup:
+        if resource["id"] in known:
+            found.setdefault(resource["resourceType"], []).append(resource)
+    return [resource for some in found.values() for resource in some[:_MOST_TARGETS]]
 
 
 def _applied(body: Resource, target: Resource, decoy: Resource) -> Action:
@@ -442,8 +444,8 @@ def _writing_beside_a_look(gold: GoldRecording) -> Iterator[Policy]:
             if number and not open_tasks:
                 idle.append(number)
             entries = step.answer.get("entry", []) if isinstance(step.answer, dict) else []
-            tasks = [one["resource"] for one in entries if one["resource"]["resourceType"] == "Task"]
-            open_tasks = {one["id"] for one in tasks if one["status"] in _OPEN}
+            tasks = [entry["resource"] for entry in entries if entry["resource"]["resourceType"] == "Task"]
+            open_tasks = {task["id"] for task in tasks if task["status"] in _OPEN}
         elif _updates_task(step.action) and not step.refused and step.body["status"] not in _OPEN:
             open_tasks.discard(step.body["id"])
     for number in idle[:1] if len(idle) > 1 else ():

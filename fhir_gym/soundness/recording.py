@@ -96,7 +96,9 @@ class GoldRecording:
 
     def others_of_type(self, resource_type: str, but: str = "") -> list[Resource]:
         """The seeded resources of a type, without the one with the id `but`."""
-        return [one for one in self.setup if one["resourceType"] == resource_type and one["id"] != but]
+        return [
+            resource for resource in self.setup if resource["resourceType"] == resource_type and resource["id"] != but
+        ]
 
 
 def rebody(action: Action, body: Json) -> Action:

@@ -62,7 +62,7 @@ def sampled(policies: Iterable[Policy], steps: int, seed: str) -> Iterator[Polic
         groups.setdefault(policy.group, []).append(policy)
     for group, found in groups.items():
         rng = random.Random(f"{seed} {group}")
-        for policy in _sample(found, [one.name for one in found], most, rng):
+        for policy in _sample(found, [flawed_policy.name for flawed_policy in found], most, rng):
             answers = _sample(policy.answers, [name for name, _ in policy.answers], most, rng)
             yield replace(policy, answers=tuple(answers))
 
@@ -224,7 +224,7 @@ def _residents(task: Task[Any], world: World, variations: Sequence[int]) -> dict
 
     If the task seeds nothing, the types are Patient and those that the task requires.
     """
-    kinds = {one["resourceType"] for number in variations[:1] for one in task.variation(number, world).setup}
+    kinds = {resource["resourceType"] for number in variations[:1] for resource in task.variation(number, world).setup}
     kinds = kinds or {*task.required_resources, "Patient"}
     return {kind: ids[0] for kind in sorted(kinds) if (ids := world.ids(kind))}
 
@@ -245,8 +245,8 @@ def _try_variation(
         gold = GoldRecording.of(run, runner.variation.setup, residents)
         if run.verdict.success:
             for policy in _policies(task, runner, run, gold, stranger):
-                for one in runner.run(policy):
-                    checker.policy(number, policy, one)
+                for policy_run in runner.run(policy):
+                    checker.policy(number, policy, policy_run)
     return gold
 
 
@@ -265,7 +265,7 @@ def _policies(
     yield from other_variation(task, gold, stranger)
     requires_evidence = task.requires_evidence(params)
     missing = task.counterfactual(params, runner.world) if requires_evidence else []
-    types = sorted({one["resourceType"] for one in missing})
+    types = sorted({record["resourceType"] for record in missing})
     if types and all(runner.world.manifest.counts.get(name, 0) >= _MANY for name in types):
         yield from looks_at_news(gold, types, runner.world.now)
     changed = chain(

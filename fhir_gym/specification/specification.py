@@ -126,11 +126,11 @@ def _unknown_resource(name: str, tool: str) -> str:
 
 def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return an error text that suggests similar names; if there are none, it ends with `otherwise` or known names."""
-    names = {one.lower(): one for one in known}
+    names = {resource_type.lower(): resource_type for resource_type in known}
     given = name[:_MAX_NAME].lower()
     near = [given] if given in names else get_close_matches(given, names, n=3)
     if near:
-        hint = f"Did you mean {' or '.join(names[one] for one in near)}?"
+        hint = f"Did you mean {' or '.join(names[close_match] for close_match in near)}?"
     else:
         hint = otherwise or f"Known: {', '.join(list(names.values())[:_MAX_KNOWN])}"
     return f"Error: unknown {kind}: {one_line(name, _MAX_NAME)!r}. {hint}"

@@ -124,7 +124,9 @@ def _find(resource_type: str, path: str) -> tuple[Node, list[str]]:
         at = node.first.content if len(node.options) == 1 else ""
         names.append(node.name)
     if node is None:
-        raise UnknownNameError(f"element of {resource_type}", path, [one.name for one in nodes(resource_type)])
+        raise UnknownNameError(
+            f"element of {resource_type}", path, [element_node.name for element_node in nodes(resource_type)]
+        )
     return node, names
 
 
@@ -285,7 +287,7 @@ def _by_system(known: Codes) -> str:
     """Return the codes with their systems and displays."""
     parts = known.by_system.items()
     return "; ".join(
-        f"system {system} codes {' | '.join(_code(system, one) for one in codes)}" for system, codes in parts
+        f"system {system} codes {' | '.join(_code(system, code) for code in codes)}" for system, codes in parts
     )
 
 

@@ -90,7 +90,7 @@ def element(path: str) -> ElementText:
     """Return the text about an element, given the path of its definition (``Observation.value[x]``)."""
     table, name = _table()["elements"], path.rpartition(".")[2]
     paths = (path, *(f"{base}.{name}" for base in _BASES))
-    return ElementText(*next((table[one] for one in paths if one in table), [""]))
+    return ElementText(*next((table[candidate] for candidate in paths if candidate in table), [""]))
 
 
 def rules(name: str) -> list[tuple[str, str]]:

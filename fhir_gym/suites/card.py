@@ -227,7 +227,7 @@ def make_card(
         agent=agent,
         repeats=repeats,
         seed=seed,
-        versions=tuple(sorted({dict(one.conditions)["package"] for one in episodes.values()})),
+        versions=tuple(sorted({dict(episode.conditions)["package"] for episode in episodes.values()})),
         date=date,
         complete=overall.graded == overall.episodes,
         overall=overall,
@@ -248,9 +248,9 @@ def _pack(
     tasks: dict[str, tuple[int, int]] = {}
     for key in own:
         successes, graded = tasks.get(key[1], (0, 0))
-        one = episodes.get(key)
-        has_verdict = one is not None and one.graded
-        tasks[key[1]] = (successes + bool(one and one.success), graded + has_verdict)
+        episode = episodes.get(key)
+        has_verdict = episode is not None and episode.graded
+        tasks[key[1]] = (successes + bool(episode and episode.success), graded + has_verdict)
     return PackCard(
         env_id=env_id,
         world=manifest.name,
@@ -263,22 +263,22 @@ def _pack(
 
 def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]) -> Figures:
     found = [episodes[key] for key in planned if key in episodes]
-    graded = [one for one in found if one.graded]
-    usages = [one.usage for one in graded if one.usage is not None]
-    failed = sum(one.stop == "infra_error" for one in found if not one.graded)
-    names = dict.fromkeys(name for one in graded for name, _ in one.gradings)
-    light = Share.of_episodes(graded, lambda one: one.light)
+    graded = [episode for episode in found if episode.graded]
+    usages = [episode.usage for episode in graded if episode.usage is not None]
+    failed = sum(episode.stop == "infra_error" for episode in found if not episode.graded)
+    names = dict.fromkeys(name for episode in graded for name, _ in episode.gradings)
+    light = Share.of_episodes(graded, lambda episode: episode.light)
     return Figures(
         episodes=len(planned),
         graded=len(graded),
         failed=failed,
         missing=len(planned) - len(graded) - failed,
-        success=Share.of_episodes(graded, lambda one: one.success),
+        success=Share.of_episodes(graded, lambda episode: episode.success),
         light=light if light.of else None,
-        gradings={name: _mean(dict(one.gradings)[name] for one in graded) or 0.0 for name in names},
-        steps=_mean(one.steps for one in graded),
-        requests=_mean(one.requests for one in graded),
-        invalid=_mean(len(one.invalid) for one in graded),
+        gradings={name: _mean(dict(episode.gradings)[name] for episode in graded) or 0.0 for name in names},
+        steps=_mean(episode.steps for episode in graded),
+        requests=_mean(episode.requests for episode in graded),
+        invalid=_mean(len(episode.invalid) for episode in graded),
         prompt_tokens=_mean(usage.prompt for usage in usages),
         completion_tokens=_mean(usage.completion for usage in usages),
     )
@@ -295,13 +295,13 @@ def _remarks(
     if overall.missing:
         yield f"incomplete: {overall.missing} of {overall.episodes} episodes are missing"
     if overall.failed:
-        found = (one for key in planned if (one := episodes.get(key)) and not one.graded)
-        error = next(one.error for one in found if one.stop == "infra_error")
+        found = (episode for key in planned if (episode := episodes.get(key)) and not episode.graded)
+        error = next(episode.error for episode in found if episode.stop == "infra_error")
         yield (
             f"{overall.failed} of {overall.episodes} episodes have no verdict, because a provider or server failed: "
             f"{one_line(error or 'no reason given')}"
         )
-    versions = {dict(one.conditions)["package"] for one in episodes.values()}
+    versions = {dict(episode.conditions)["package"] for episode in episodes.values()}
     if len(versions) > 1:
         yield f"several versions of fhir_gym wrote the records: {', '.join(sorted(versions))}"
 

@@ -174,7 +174,7 @@ class _Evaluation:
 
     def rollouts(self, *, workers: int, concurrency: int, tracker: BudgetTracker) -> Iterator[Rollout]:
         """Run the episodes without a verdict."""
-        done = {key for key, one in self.episodes.items() if one.graded}
+        done = {key for key, episode in self.episodes.items() if episode.graded}
         for env_id, plan in self._plans.items():
             todo = plan.without({key[1:] for key in done if key[0] == env_id})
             if todo.episodes:

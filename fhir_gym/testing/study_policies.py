@@ -103,15 +103,15 @@ class StudyModel:
         for env_id, key, number, phrasing in episodes:
             task = get_task(env_id, key)
             made = task.variation(number, worlds[env_id], phrasing)
-            one = _KnownEpisode(env_id, task, number, made.prompt, made.params)
-            other = self._known.setdefault(made.prompt, one)
+            episode = _KnownEpisode(env_id, task, number, made.prompt, made.params)
+            other = self._known.setdefault(made.prompt, episode)
             if other.task is not task or other.params != made.params:
                 raise FhirGymError(f"{env_id}, task {key}, variation {number} has the same prompt as another episode")
 
     def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
         """Return the next reply."""
         messages = request["messages"]
-        user = next(str(one["content"]) for one in messages if one["role"] == "user")
+        user = next(str(message["content"]) for message in messages if message["role"] == "user")
         tools = [tool["function"]["name"] for tool in request.get("tools") or ()]
         episode = next((self._known[text] for text in _prefixes(user) if text in self._known), None)
         system = str(messages[0]["content"]) if messages[0]["role"] == "system" else ""
@@ -146,9 +146,11 @@ def _critique(run: str) -> str:
 
 def _reflection(run: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply | str:
     """Return a reflector's reply to the text of a run; look up a definition first if the request offers that."""
-    counts = Counter(one or other for one, other in _RESOURCE.findall(run) if (one or other) in _TYPES)
+    counts = Counter(
+        named_type or other for named_type, other in _RESOURCE.findall(run) if (named_type or other) in _TYPES
+    )
     names = sorted(counts, key=lambda name: (-counts[name], name))[:2] or ["Patient"]
-    looked_up = any(one["role"] == "tool" for one in messages)
+    looked_up = any(message["role"] == "tool" for message in messages)
     if "getStructureDefinition" in tools and not looked_up:
         return ScriptedReply(calls=[("getStructureDefinition", {"resourceType": names[0]})])
     basis = f", {_GROUNDED}" if looked_up else ""
@@ -177,7 +179,7 @@ def _prefixes(text: str) -> Iterator[str]:
 def _next_move(moves: Moves, messages: Sequence[Mapping[str, Any]]) -> Action | Call:
     """Replay the moves against the results in the messages, and return the next move."""
     move = next(moves)
-    start = next(place for place, one in enumerate(messages) if one["role"] == "user")
+    start = next(place for place, message in enumerate(messages) if message["role"] == "user")
     for message in messages[start + 1 :]:
         if message["role"] != "assistant":
             try:
@@ -264,7 +266,7 @@ def _missing_action(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) ->
 
 def _wrong_order(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
     """Use the tools of a solution in the opposite order, with incomplete requests."""
-    tools = max(episode.task.required_tools, key=lambda one: len(set(one)), default=())
+    tools = max(episode.task.required_tools, key=lambda required_tool: len(set(required_tool)), default=())
     if len(set(tools)) < 2:
         yield from _wrong_resource(episode, seed, knowledge)
         return
@@ -315,7 +317,9 @@ _FAILURES = (_wrong_order, *_QUERY_FAILURES)
 
 def _length(episode: _KnownEpisode) -> int:
     """Return the number of requests that a solution needs."""
-    return min((len(one) for one in episode.task.required_tools), default=episode.task.gold_steps - 1)
+    return min(
+        (len(required_tool) for required_tool in episode.task.required_tools), default=episode.task.gold_steps - 1
+    )
 
 
 def _main_resource(episode: _KnownEpisode) -> str:
@@ -333,4 +337,8 @@ def _ids(result: str) -> list[str]:
     except ValueError:
         return []
     found = [entry.get("resource") for entry in body.get("entry") or ()] if isinstance(body, dict) else []
-    return [f"{one['resourceType']}/{one['id']}" for one in found if isinstance(one, dict) and "id" in one]
+    return [
+        f"{resource['resourceType']}/{resource['id']}"
+        for resource in found
+        if isinstance(resource, dict) and "id" in resource
+    ]

@@ -128,7 +128,7 @@ class Curriculum:
 
     def success_rates(self) -> dict[TaskName, float]:
         """Return the recent success rate of each task, smoothed with one success and one failure."""
-        return {name: (one.successes + 1.0) / (one.episodes + 2.0) for name, one in self._counts.items()}
+        return {name: (count.successes + 1.0) / (count.episodes + 2.0) for name, count in self._counts.items()}
 
     def weights(self) -> dict[TaskName, float]:
         """Return the probability with which each task is drawn."""
@@ -141,7 +141,7 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as data for JSON: the random numbers, the counts by task, the number of draws."""
-        counts = [[*name, one.successes, one.episodes] for name, one in self._counts.items()]
+        counts = [[*name, count.successes, count.episodes] for name, count in self._counts.items()]
         return {"random": self._random.bit_generator.state, "counts": counts, "drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -127,8 +127,8 @@ class Evaluation:
             name: round(fsum(value * weight for value, weight in found) / max(1, sum(weight for _, weight in found)), 6)
             for name, found in sorted(values.items())
         }
-        attempts = tuple(one for evaluation in given for one in evaluation.attempts)
-        return cls(attempts, metrics, sum(one.not_graded for one in given))
+        attempts = tuple(task_attempts for evaluation in given for task_attempts in evaluation.attempts)
+        return cls(attempts, metrics, sum(evaluation.not_graded for evaluation in given))
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:
@@ -138,18 +138,27 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        rows = [[one.env_id, one.task, one.variation, one.successes, one.episodes] for one in self.attempts]
+        rows = [
+            [
+                task_attempts.env_id,
+                task_attempts.task,
+                task_attempts.variation,
+                task_attempts.successes,
+                task_attempts.episodes,
+            ]
+            for task_attempts in self.attempts
+        ]
         return {"attempts": rows, "metrics": dict(self.metrics), "not_graded": self.not_graded}
 
     @property
     def successes(self) -> int:
         """Number of successful episodes."""
-        return sum(one.successes for one in self.attempts)
+        return sum(task_attempts.successes for task_attempts in self.attempts)
 
     @property
     def episodes(self) -> int:
         """Number of graded episodes."""
-        return sum(one.episodes for one in self.attempts)
+        return sum(task_attempts.episodes for task_attempts in self.attempts)
 
     @property
     def success(self) -> float:
@@ -165,12 +174,12 @@ class Evaluation:
     def tasks(self) -> tuple[TaskSuccess, ...]:
         """The successes by task, sorted."""
         counts: dict[tuple[str, str], list[int]] = {}
-        for one in self.attempts:
-            count = counts.setdefault((one.env_id, one.task), [0, 0])
-            count[0] += one.successes
-            count[1] += one.episodes
+        for task_attempts in self.attempts:
+            count = counts.setdefault((task_attempts.env_id, task_attempts.task), [0, 0])
+            count[0] += task_attempts.successes
+            count[1] += task_attempts.episodes
         return tuple(TaskSuccess(*key, *counts[key]) for key in sorted(counts))
 
     def tasks_at(self, share: float) -> int:
         """Return the number of tasks with at least this success rate."""
-        return sum(one.success >= share for one in self.tasks)
+        return sum(task.success >= share for task in self.tasks)

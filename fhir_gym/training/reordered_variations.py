@@ -42,7 +42,7 @@ def mirrored(variation: Variation) -> Variation:
         prompt=_renamed(variation.prompt, ids),
         setup=tuple(setup),
         _target=_renamed(variation._target, ids),
-        _qualifying=tuple(_renamed(one, ids) for one in variation._qualifying),
+        _qualifying=tuple(_renamed(reference, ids) for reference in variation._qualifying),
     )
 
 
@@ -91,9 +91,9 @@ def _mapped(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return _renamed(value, ids)
     if isinstance(value, dict):
-        return {_mapped(key, ids): _mapped(one, ids) for key, one in value.items()}
+        return {_mapped(key, ids): _mapped(element, ids) for key, element in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(_mapped(one, ids) for one in value)
+        return type(value)(_mapped(element, ids) for element in value)
     if isinstance(value, BaseModel):
         return value.model_copy(update={name: _mapped(getattr(value, name), ids) for name in type(value).model_fields})
     if is_dataclass(value) and not isinstance(value, type):

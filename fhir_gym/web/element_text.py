@@ -81,13 +81,13 @@ def _concept(value: Mapping[str, Json], depth: int) -> str:
 
 def _name(value: Mapping[str, Json], depth: int) -> str:
     parts = [value.get(name) for name in ("prefix", "given", "family", "suffix")]
-    words = [_text(one, depth) for part in parts for one in (part if isinstance(part, list) else [part])]
+    words = [_text(name_part, depth) for part in parts for name_part in (part if isinstance(part, list) else [part])]
     return _text(value.get("text"), depth) or " ".join(word for word in words if word)
 
 
 def _address(value: Mapping[str, Json], depth: int) -> str:
     line = value.get("line")
-    street = [_text(one, depth) for one in (line if isinstance(line, list) else [line])]
+    street = [_text(address_line, depth) for address_line in (line if isinstance(line, list) else [line])]
     rest = [_text(value.get(name), depth) for name in ("city", "state", "postalCode", "country")]
     return _text(value.get("text"), depth) or ", ".join(part for part in (*street, *rest) if part)
 

@@ -77,8 +77,8 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
     """Yield the pages of the whole table, and of each value of each filter."""
     index = context.index
     queries = [EpisodeQuery()]
-    for one in filters(index):
-        queries += [EpisodeQuery.of({one.name: option.value}) for option in one.options]
+    for episode_filter in filters(index):
+        queries += [EpisodeQuery.of({episode_filter.name: option.value}) for option in episode_filter.options]
     for query in queries:
         where, parameters = query.where(None)
         [(episodes,)] = index.select(f"SELECT count(*) FROM episode WHERE {where}", parameters)
@@ -112,7 +112,9 @@ def render(context: ViewerContext, query: EpisodeQuery) -> str:
         "episodes.html.j2",
         query=query,
         filters=filters(index),
-        titles=_COLUMN_TITLES if len(runs) > 1 else tuple(one for one in _COLUMN_TITLES if one[0] != "run"),
+        titles=_COLUMN_TITLES
+        if len(runs) > 1
+        else tuple(column_title for column_title in _COLUMN_TITLES if column_title[0] != "run"),
         numeric=_NUMERIC,
         rows=rows,
         checks=_failed_checks(index, [row["id"] for row in rows]),
@@ -144,16 +146,16 @@ def _filters(index: RolloutIndex) -> list[Filter]:
         Filter("pack", "Environment", _options(index, "env_id")),
         Filter("task", "Task", _options(index, "task", titles)),
     ]
-    found = [one for one in found if len(one.options) > 1]
+    found = [episode_filter for episode_filter in found if len(episode_filter.options) > 1]
     results = (("success", "success"), ("failed", "failed"), ("unjudged", "not judged"))
     errors = (("failure", "ended by a failure"), ("invalid", "has invalid actions"), ("none", "neither"))
     checks = "SELECT name, count(*) FROM failed_check GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
     return [
         *found,
-        Filter("result", "Result", tuple(Option(*one) for one in results)),
+        Filter("result", "Result", tuple(Option(*result) for result in results)),
         Filter("check", "Failed check", tuple(Option(*row) for row in _named(index.select(checks, [_MAX_OPTIONS])))),
         Filter("stop", "Stop reason", _options(index, "stop_reason")),
-        Filter("error", "Error", tuple(Option(*one) for one in errors)),
+        Filter("error", "Error", tuple(Option(*error) for error in errors)),
     ]
 
 

@@ -248,7 +248,7 @@ class ReferenceLinks:
         """Whether the page has a table of the start state with a row for the resource."""
         start_state = None if self._prefix else self._trace.start_state
         return start_state is not None and any(
-            row[0].target == target for one in start_state.tables for row in one.rows
+            row[0].target == target for table in start_state.tables for row in table.rows
         )
 
 
@@ -265,7 +265,7 @@ def timeline_rows(trace: EpisodeTrace) -> list[TimelineRow]:
     if trace.timeline is None or not any(entry.time for entry in trace.timeline.entries):
         return []
     sent = (number for number, turn in enumerate(trace.timeline.turns, start=1) if turn.request is not None)
-    return [TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
+    return [TimelineRow(entry, next(sent, None) if entry.who == "agent" else None) for entry in trace.timeline.entries]
 
 
 def episode_side(
@@ -292,7 +292,11 @@ def _settings(rollout: Rollout) -> LongText | None:
 
 def _opening(rollout: Rollout) -> list[tuple[str, LongText]]:
     """Return role and text of the messages before the model's first reply."""
-    return [(str(one.get("role")), message_text(one)) for one in rollout.opening.messages] if rollout.opening else []
+    return (
+        [(str(message.get("role")), message_text(message)) for message in rollout.opening.messages]
+        if rollout.opening
+        else []
+    )
 
 
 class _Cache(Generic[_T]):

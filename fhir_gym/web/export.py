@@ -122,7 +122,7 @@ def _write_in_workers(start: Callable[[], None], names: Sequence[str], workers: 
     parts = [names[first : first + _PART] for first in range(0, len(names), _PART)]
     try:
         with processes.worker_pool(min(workers, len(parts)), start) as pool:
-            yield from (one.result() for one in as_completed([pool.submit(_write_part, part) for part in parts]))
+            yield from (future.result() for future in as_completed([pool.submit(_write_part, part) for part in parts]))
     except BrokenProcessPool as error:
         raise InfraError(
             "a worker process died: it ran out of memory, or the main script exports without the guard "

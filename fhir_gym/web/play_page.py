@@ -105,7 +105,7 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
         tasks=tasks or {},
         phrasings=max((len(task.prompts) for task in (tasks or {}).values()), default=0),
         with_brief=any(task.brief is not None for task in (tasks or {}).values()),
-        gradings=[one for one in GRADINGS if any(one in task.gradings for task in (tasks or {}).values())],
+        gradings=[grading for grading in GRADINGS if any(grading in task.gradings for task in (tasks or {}).values())],
         worlds=context.worlds.names(),
         chosen=chosen,
         running=[(play, play.record()) for play in context.plays.all()],
@@ -160,8 +160,8 @@ def render_gold(context: ViewerContext, play: Play) -> str:
     rollout, world = play.record(), play.world
     solution = play_gold(rollout, world)
     sides = [
-        episode_side(title, name, context, one, trace_episode(one, world), world)
-        for title, name, one in (("Your episode", "episode", rollout), ("Reference solution", "gold", solution))
+        episode_side(title, name, context, shown, trace_episode(shown, world), world)
+        for title, name, shown in (("Your episode", "episode", rollout), ("Reference solution", "gold", solution))
     ]
     return context.render(
         "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}

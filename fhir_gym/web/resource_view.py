@@ -213,8 +213,8 @@ def _entries(bundle: Resource) -> _Entries:
 def _bundle_heading(bundle: Resource, number: int) -> str:
     kind, total = bundle.get("type"), bundle.get("total")
     if kind in ("searchset", "history"):
-        one, many = ("match", "matches") if kind == "searchset" else ("version", "versions")
-        of = f" of {total:,} {one if total == 1 else many}" if isinstance(total, int) else ""
+        noun, many = ("match", "matches") if kind == "searchset" else ("version", "versions")
+        of = f" of {total:,} {noun if total == 1 else many}" if isinstance(total, int) else ""
         return f"Bundle: {number} {'entry' if number == 1 else 'entries'}{of}"
     resources = "1 resource" if number == 1 else f"{number:,} resources"
     return resources if kind == "collection" else f"Bundle ({element_text(kind) or 'no type'}): {resources}"
@@ -222,8 +222,8 @@ def _bundle_heading(bundle: Resource, number: int) -> str:
 
 def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:
     by_type: dict[str, _Entries] = {}
-    for one in entries:
-        by_type.setdefault(element_text(one[2].get("resourceType")), []).append(one)
+    for entry in entries:
+        by_type.setdefault(element_text(entry[2].get("resourceType")), []).append(entry)
     left = MAX_ROWS
     for resource_type, found in by_type.items():
         if left > 0:
@@ -256,11 +256,11 @@ def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
     rows = []
     for number, entry in enumerate(found if isinstance(found, list) else [], start=1):
         request, response = (entry.get(name) if isinstance(entry, dict) else None for name in ("request", "response"))
-        request, response = (one if isinstance(one, dict) else {} for one in (request, response))
+        request, response = (part if isinstance(part, dict) else {} for part in (request, response))
         if request or response:
             url = response.get("location") or request.get("url")
             said = _issues(response["outcome"]) if isinstance(response.get("outcome"), dict) else ()
-            cells = (number, request.get("method"), url, response.get("status"), "; ".join(one[2] for one in said))
+            cells = (number, request.get("method"), url, response.get("status"), "; ".join(issue[2] for issue in said))
             rows.append(tuple(_cell(value, base_url) for value in cells))
     if rows:
         yield Table("Bundle", ("entry", "method", "URL", "status", "outcome"), tuple(rows[:MAX_ROWS]), len(rows))
@@ -271,8 +271,8 @@ def _cell(value: Json, base_url: str) -> Cell:
     is_url = isinstance(value, str) and "/" in value
     if isinstance(value, list) and len(value) == 1:
         return _cell(value[0], base_url)
-    if isinstance(value, list) and len(value) <= _MAX_PARTS and all(_is_reference(one) for one in value):
-        return Cell(element_text(value), parts=tuple(_cell(one, base_url) for one in value))
+    if isinstance(value, list) and len(value) <= _MAX_PARTS and all(_is_reference(part) for part in value):
+        return Cell(element_text(value), parts=tuple(_cell(part, base_url) for part in value))
     return Cell(element_text(value), target_of(value, base_url) if is_reference or is_url else None)
 
 
@@ -452,8 +452,8 @@ def _summary_columns(resource_type: str) -> tuple[Column, ...]:
     except UnknownNameError:
         return ()
     names = dict.fromkeys(
-        f"{one.choice}[x]" if one.choice else one.name
-        for one in elements.values()
-        if one.summary and one.name not in ("id", "meta", "implicitRules", "modifierExtension")
+        f"{element.choice}[x]" if element.choice else element.name
+        for element in elements.values()
+        if element.summary and element.name not in ("id", "meta", "implicitRules", "modifierExtension")
     )
     return _columns(*names)

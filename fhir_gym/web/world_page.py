@@ -112,9 +112,11 @@ def render_resource(context: ViewerContext, world: str, resource_type: str, id: 
     with opened.session() as session:
         incoming = incoming_references(session, resource_type, id, opened.manifest.counts)
     outgoing = outgoing_references(resource)
-    targets = [one.target for one in outgoing if one.target]
+    targets = [reference.target for reference in outgoing if reference.target]
     patient = (
-        id if resource_type == "Patient" else next((one.id for one in targets if one.resource_type == "Patient"), "")
+        id
+        if resource_type == "Patient"
+        else next((target.id for target in targets if target.resource_type == "Patient"), "")
     )
     return context.render(
         "world_resource.html.j2",
@@ -168,7 +170,7 @@ def _resource_links(context: ViewerContext, world: str) -> Callable[[Target | No
 def _parameters(resource_type: str) -> list[SearchParameter]:
     if resource_type not in RESOURCE_TYPE_SET:
         return []
-    return [one for one in search_parameters(resource_type).values() if not one.name.startswith("_")]
+    return [parameter for parameter in search_parameters(resource_type).values() if not parameter.name.startswith("_")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,5 +253,5 @@ def incoming_references(
             known = own.get(place)
             if count and (known is None or known.count < count):
                 own[place] = IncomingReferences(kind, name, count, query)
-        found += sorted(own.values(), key=lambda one: one.parameter)
+        found += sorted(own.values(), key=lambda references: references.parameter)
     return found

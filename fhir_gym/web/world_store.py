@@ -81,7 +81,7 @@ class WorldStore(AbstractContextManager["WorldStore"]):
             WorldError: No installed world has this content.
         """
         names = self.names()
-        for name in sorted(names, key=lambda one: (one != record.name, one not in self._opened)):
+        for name in sorted(names, key=lambda name: (name != record.name, name not in self._opened)):
             try:
                 world = self.open(name)
             except WorldError:  # a damaged file is not the world of the record

@@ -142,8 +142,12 @@ def available() -> list[WorldInfo]:
         sweep(cache_dir() / folder)
     found = [_info(recipe) for recipe in RECIPES.values()]
     found += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
-    for name, one in installed_worlds({info.name for info in found}).items():
-        found.append(_info(one) if isinstance(one, Recipe) else WorldInfo(name, "installed", one, one.exists()))
+    for name, installed in installed_worlds({info.name for info in found}).items():
+        found.append(
+            _info(installed)
+            if isinstance(installed, Recipe)
+            else WorldInfo(name, "installed", installed, installed.exists())
+        )
     return found
 
 

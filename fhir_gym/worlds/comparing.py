@@ -194,8 +194,8 @@ def _path(path: str, wanted: Json, found: Json) -> str | None:
                 return inner
         return None
     if isinstance(wanted, list) and isinstance(found, list):
-        for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
-            inner = _path(f"{path}[{at}]", one, other)
+        for at, (value, other) in enumerate(zip(wanted, found, strict=False)):
+            inner = _path(f"{path}[{at}]", value, other)
             if inner is not None:
                 return inner
         return None if len(wanted) == len(found) else f"{path}[{min(len(wanted), len(found))}]"

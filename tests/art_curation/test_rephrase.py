@@ -22,7 +22,7 @@ NAMES = {key: order.name for key, order in ORDERS.items()}
 
 def asked(request: Mapping[str, Any]) -> str:
     """The instruction that a request contains."""
-    text: str = next(one["content"] for one in request["messages"] if one["role"] == "user")
+    text: str = next(message["content"] for message in request["messages"] if message["role"] == "user")
     return text.partition("\n")[2]
 
 
@@ -52,7 +52,7 @@ def test_rewordings_are_used_and_audited(report: AuditReport, mini: World, tmp_p
     ] == list(cases)
     audited = audit_cases(found.cases, mini)
     assert audited.dropped == ()
-    assert all("reworded" in {signal.name for signal in one.signals} for one in audited.kept)
+    assert all("reworded" in {signal.name for signal in audited.signals} for audited in audited.kept)
 
 
 def test_answers_are_kept_on_disk(report: AuditReport, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_invalid_rewordings_are_not_used(report: AuditReport, tmp_path: Path, sp
         found = run(server, tmp_path, cases, attempts=2)
     assert found.cases == cases
     assert found.reworded == 0
-    assert all(len(one.problems) == 2 for one in found.outcomes)
+    assert all(len(outcome.problems) == 2 for outcome in found.outcomes)
     assert found.asked == 8
     assert sum(count for _, count in found.problems()) == 8
 
@@ -142,7 +142,7 @@ def test_faults_are_retried_or_reported(report: AuditReport, tmp_path: Path) -> 
         lost = run(server, tmp_path / "b", cases, retries=0, concurrency=1)
     assert lost.reworded == 3
     assert [case == old for case, old in zip(lost.cases, cases, strict=True)] == [False, True] * 3
-    assert all("no answer" in one.problems[0] for one in lost.outcomes[1::2])
+    assert all("no answer" in outcome.problems[0] for outcome in lost.outcomes[1::2])
     # The second run repeats only the failed requests.
     with ChatServer(politely) as server:
         assert run(server, tmp_path / "b", cases).asked == 3

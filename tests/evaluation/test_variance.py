@@ -48,7 +48,7 @@ def test_parts_agree_with_numpy(observations: Given) -> None:
     found = decompose(observations)
     assert found is not None
     assert found.exact.same_prompt == pytest.approx(sum(len(own) * np.var(own) for own in prompts) / len(values))
-    assert found.exact.within_task == pytest.approx(np.mean([(one - task) ** 2 for one, task in prompt_of]))
+    assert found.exact.within_task == pytest.approx(np.mean([(floating - task) ** 2 for floating, task in prompt_of]))
     assert found.exact.between_tasks == pytest.approx(np.mean([(task - np.mean(values)) ** 2 for _, task in prompt_of]))
 
 

@@ -41,16 +41,18 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
         assert len(server.requests) == paid
         run_experiment(config, tmp_path / "b", concurrency=1)
     assert again == found == experiment_status(tmp_path / "a", prices)
-    assert [(one.name, one.episodes, one.done, one.errors) for one in found.configurations] == [
-        ("baseline", 3, 3, 0),
-        ("text", 3, 3, 0),
+    assert [
+        (configuration.name, configuration.episodes, configuration.done, configuration.errors)
+        for configuration in found.configurations
+    ] == [("baseline", 3, 3, 0), ("text", 3, 3, 0)]
+    rollouts = [
+        rollout for name in ("baseline", "text") for rollout in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")
     ]
-    rollouts = [one for name in ("baseline", "text") for one in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")]
-    assert {(one.task.key, one.task.variation, one.task.phrasing, one.repeat) for one in rollouts} == {
-        ("11a", variation, 2, 0) for variation in (1000, 1001, 1002)
-    }
-    assert found.tokens == sum(one.usage.total for one in rollouts if one.usage)
-    assert found.cost == pytest.approx(sum(Prices(1, 2).cost(one.usage) for one in rollouts if one.usage))
+    assert {
+        (rollout.task.key, rollout.task.variation, rollout.task.phrasing, rollout.repeat) for rollout in rollouts
+    } == {("11a", variation, 2, 0) for variation in (1000, 1001, 1002)}
+    assert found.tokens == sum(rollout.usage.total for rollout in rollouts if rollout.usage)
+    assert found.cost == pytest.approx(sum(Prices(1, 2).cost(rollout.usage) for rollout in rollouts if rollout.usage))
     assert found.missing == found.errors == 0
     assert results(tmp_path / "a") == results(tmp_path / "b")
 
@@ -98,7 +100,10 @@ def test_an_endpoint_that_goes_down_ends_the_experiment(hospital: World, tmp_pat
     with ChatServer(study_model(hospital, tasks=KEYS), faults=lambda number: "500" if number else None) as server:
         config = config_of(server, "experiment-4", ("text", "baseline"), tasks=KEYS, settings={"retries": 0}, repeats=1)
         found = run_experiment(config, tmp_path, concurrency=1)
-    assert [(one.name, one.errors) for one in found.configurations] == [("text", 3), ("baseline", 0)]
+    assert [(configuration.name, configuration.errors) for configuration in found.configurations] == [
+        ("text", 3),
+        ("baseline", 0),
+    ]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ ray: Any = pytest.importorskip("ray")
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 ROOT = Path(__file__).resolve().parents[2]
-PACKS = [one for one in pack_ids() if one.startswith("FHIRAgent/")]
+PACKS = [pack_id for pack_id in pack_ids() if pack_id.startswith("FHIRAgent/")]
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +328,7 @@ def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
             process.kill()
     assert process.returncode == 130, errors
     assert "--resume" in errors and "Traceback" not in errors
-    assert sum(one.graded for one in read_rollouts(out)) >= 5
+    assert sum(rollout.graded for rollout in read_rollouts(out)) >= 5
 
 
 @pytest.mark.slow

@@ -126,14 +126,17 @@ def test_a_failing_entry_fails_all(small_world: World, bad: str) -> None:
     status, wrong = BAD[bad]
     url = wrong.get("request", {}).get("url")
     companions = [
-        one for entries in GOOD.values() for one in entries if one["request"]["url"] != url or url == "Patient"
+        companion
+        for entries in GOOD.values()
+        for companion in entries
+        if companion["request"]["url"] != url or url == "Patient"
     ]
     for place in (0, len(companions) // 2, len(companions)):
         with small_world.session() as session:
             entries = [*companions[:place], wrong, *companions[place:]]
             response = unchanged(session, lambda session=session, entries=entries: post(session, entries))
             assert response.status == status, response.text
-            creates = sum(one.get("request", {}).get("method") in ("POST", "PUT") for one in entries)
+            creates = sum(companion.get("request", {}).get("method") in ("POST", "PUT") for companion in entries)
             first = small_world.manifest.next_id
             assert first <= next_id(session) <= first + creates, "ids: a create that is rolled back has taken one"
 
@@ -151,7 +154,7 @@ def test_a_failing_entry_among_any_others(
     with small_world.session() as session:
         for name in before:
             post(session, GOOD[name])
-        entries = [one for name in good for one in GOOD[name]]
+        entries = [resource for name in good for resource in GOOD[name]]
         entries.insert(place % (len(entries) + 1), BAD[bad][1])
         response = unchanged(session, lambda: post(session, entries))
         assert 400 <= response.status < 500
@@ -162,7 +165,7 @@ def test_a_failing_entry_among_any_others(
 def test_in_a_batch_only_the_failing_entry_fails(small_world: World, bad: str) -> None:
     alone, beside = small_world.session(), small_world.session()
     with alone, beside:
-        good = [one for name in ("create", "update", "delete") for one in GOOD[name]]
+        good = [resource for name in ("create", "update", "delete") for resource in GOOD[name]]
         post(alone, good, "batch")
         response = post(beside, [BAD[bad][1], *good], "batch")
         if response.status == 200 and not response.json()["entry"][0]["response"]["status"].startswith("4"):
@@ -170,8 +173,8 @@ def test_in_a_batch_only_the_failing_entry_fails(small_world: World, bad: str) -
         if response.status != 200:
             assert beside.changes() == []
             return
-        kept = [(one.kind, one.resource_type) for one in beside.changes()]
-        assert kept == [(one.kind, one.resource_type) for one in alone.changes()]
+        kept = [(change.kind, change.resource_type) for change in beside.changes()]
+        assert kept == [(change.kind, change.resource_type) for change in alone.changes()]
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -66,7 +66,7 @@ def _told(name: str) -> dict[str, Line]:
     for path, found in rows:
         if found["path"]:
             rows += _parsed(SPEC.structure_definition(name, found["path"]).partition("\n")[2], path)
-    return {f"{path.rpartition('.')[0]}.{one}": line for path, found in rows for one, line in _lines(found)}
+    return {f"{path.rpartition('.')[0]}.{child}": line for path, found in rows for child, line in _lines(found)}
 
 
 def _lines(found: re.Match[str]) -> Iterator[tuple[str, Line]]:
@@ -156,10 +156,10 @@ def test_search_parameters_are_those_of_the_server() -> None:
         body, _, rest = text.partition("\nCommon: ")
         rows = [row.split(" ")[:2] for row in body.splitlines()[1:]]
         known = d.search_parameters(name)
-        assert [row[0] for row in rows] == [one for one in known if not one.startswith("_")]
+        assert [row[0] for row in rows] == [parameter for parameter in known if not parameter.startswith("_")]
         assert [row[1].partition("(")[0] for row in rows] == [known[row[0]].type for row in rows]
         common = re.findall(r"(?:^| \| )(_\w+) \(", rest.partition("\n")[0])
-        assert common == [one for one in known if one.startswith("_") and one != "_source"]
+        assert common == [parameter for parameter in known if parameter.startswith("_") and parameter != "_source"]
 
 
 def test_the_server_accepts_the_values_that_the_text_describes() -> None:

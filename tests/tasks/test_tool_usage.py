@@ -69,7 +69,7 @@ def test_calls_by_tool_and_resource_type() -> None:
             logged(Get(f"{BASE}?_getpages=1")),
         ]
     )
-    assert [(one.tool, one.resource_type, one.requests, one.errors) for one in process.calls] == [
+    assert [(call.tool, call.resource_type, call.requests, call.errors) for call in process.calls] == [
         ("search", "", 1, 0),
         ("search", "Patient", 2, 1),
     ]

@@ -25,7 +25,7 @@ def trace(cancelled: Rollout, hospital: World) -> EpisodeTrace:
 
 def check(trace: EpisodeTrace, rollout: Rollout, name: str) -> list[int]:
     assert rollout.verdict is not None
-    return trace.turns_behind(next(one for one in rollout.verdict.checks if one.name == name))
+    return trace.turns_behind(next(check for check in rollout.verdict.checks if check.name == name))
 
 
 def test_a_replay_shows_what_each_write_changed(trace: EpisodeTrace) -> None:
@@ -47,7 +47,7 @@ def test_created_and_deleted_resources_are_shown_completely(hospital: World) -> 
     for turn, effect in zip(trace.turns, ("created", "deleted"), strict=True):
         [write] = turn.writes
         assert (write.effect, write.target.text, write.differences) == (effect, f"Patient/{answer}", ())
-        assert write.content is not None and "name" in {one.name for one in write.content.children}
+        assert write.content is not None and "name" in {child.name for child in write.content.children}
     assert trace.differing == [2]
 
 

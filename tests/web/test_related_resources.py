@@ -30,14 +30,14 @@ def session() -> Iterator[Session]:
 
 def test_referring_resources_are_counted_by_place(session: Session) -> None:
     found = incoming_references(session, "Patient", "p1", ["Coverage", "Observation", "Slot"])
-    assert [(one.resource_type, one.parameter, one.count) for one in found] == [
+    assert [(references.resource_type, references.parameter, references.count) for references in found] == [
         ("Coverage", "beneficiary", 1),
         ("Coverage", "payor", 1),
         ("Observation", "patient", 2),
         ("Observation", "performer", 1),
     ]
-    for one in found:
-        assert session.get(f"/{one.query}")["total"] == one.count
+    for references in found:
+        assert session.get(f"/{references.query}")["total"] == references.count
     assert incoming_references(session, "Patient", "nobody", ["Observation"]) == []
 
 
@@ -52,9 +52,9 @@ def test_references_have_their_place_and_target() -> None:
         ],
     }
     found = outgoing_references(resource)
-    assert [(one.path, one.reference, one.display) for one in found] == [
+    assert [(reference.path, reference.reference, reference.display) for reference in found] == [
         ("slot", "Slot/s1", ""),
         ("participant.actor", "Patient/p1", "Ann"),
         ("participant.actor", "https://elsewhere.example/x", ""),
     ]
-    assert [one.target and one.target.text for one in found] == ["Slot/s1", "Patient/p1", None]
+    assert [reference.target and reference.target.text for reference in found] == ["Slot/s1", "Patient/p1", None]

@@ -121,9 +121,9 @@ class Memory:
     def text(self) -> str:
         """Return the content of the memory's file."""
         plain = [self.header.model_dump(mode="json")]
-        plain += [one.model_dump(mode="json", exclude_none=True) for one in self.reflections]
+        plain += [reflection.model_dump(mode="json", exclude_none=True) for reflection in self.reflections]
         # U+2028 and U+2029 end a line for some readers.
-        lines = (json.dumps(one, ensure_ascii=False).translate(_LINE_ENDS) for one in plain)
+        lines = (json.dumps(resource, ensure_ascii=False).translate(_LINE_ENDS) for resource in plain)
         return "".join(f"{line}\n" for line in lines)
 
     @property
@@ -142,9 +142,11 @@ class Memory:
         require_whole("k", k, 0)
         wanted = (resource_type, find_operation(operation))
         found = [
-            one for one in self.reflections if one.kind == "micro" and (one.resource_type, one.operation) == wanted
+            reflection
+            for reflection in self.reflections
+            if reflection.kind == "micro" and (reflection.resource_type, reflection.operation) == wanted
         ]
-        return sorted(found, key=lambda one: -one.support)[:k]
+        return sorted(found, key=lambda reflection: -reflection.support)[:k]
 
     def macro(self, text: str, k: int = 3) -> list[tuple[Reflection, float]]:
         """Return up to `k` macro reflections with the similarity of their situation to a text, the most similar first.
@@ -161,12 +163,12 @@ class Memory:
             InfraError: The embedder's endpoint does not answer.
         """
         require_whole("k", k, 0)
-        found = [one for one in self.reflections if one.kind == "macro"]
+        found = [reflection for reflection in self.reflections if reflection.kind == "macro"]
         if not found or not k:
             return []
         embedder = self.open()
         if self._vectors is None:
-            self._vectors = embedder.embed([str(one.situation) for one in found])
+            self._vectors = embedder.embed([str(reflection.situation) for reflection in found])
         cosines = self._vectors.astype(np.float64) @ embedder.embed([text])[0].astype(np.float64)
         similarity = [round(float(cosine), _DIGITS) for cosine in cosines]
         order = sorted(range(len(found)), key=lambda at: (-similarity[at], -found[at].support, at))
@@ -291,7 +293,7 @@ class Deduplicator:
         words = [tuple(_WORD.findall(reflection.text.casefold())) for _, reflection in group]
         support: dict[int, int] = {}
         for at, (_, reflection) in enumerate(group):
-            first = next((one for one in support if words[one] == words[at] or similar[one, at]), at)
+            first = next((place for place in support if words[place] == words[at] or similar[place, at]), at)
             support[first] = support.get(first, 0) + reflection.support
         return [(group[at][0], group[at][1].model_copy(update={"support": count})) for at, count in support.items()]
 

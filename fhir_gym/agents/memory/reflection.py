@@ -35,7 +35,7 @@ def find_operation(name: str) -> Operation | None:
         'search'
     """
     key = name.strip().casefold()
-    known: Mapping[str, Operation] = {one: one for one in OPERATIONS}
+    known: Mapping[str, Operation] = {operation: operation for operation in OPERATIONS}
     return known.get(key) or _SYNONYMS.get(key)
 
 

@@ -118,7 +118,9 @@ class McpTools:
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.loop is not asyncio.get_running_loop():
             self._connection = _Connection(self._client())
-            self._connections = [one for one in self._connections if not one.closed] + [self._connection]
+            self._connections = [connection for connection in self._connections if not connection.closed] + [
+                self._connection
+            ]
         return self._connection
 
     def _client(self) -> Client:

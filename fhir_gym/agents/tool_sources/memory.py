@@ -69,7 +69,7 @@ class MemoryTools:
             return self._micro(given["resourceType"], given["operation"])
         # In a thread, because the embedder may load a model or wait for an endpoint.
         found = await asyncio.to_thread(self.memory.macro, given["task"][:_MAX_TASK], self._macro_k)
-        texts = [f"Similar task: {one.situation}\n   Advice: {one.text}" for one, _ in found]
+        texts = [f"Similar task: {reflection.situation}\n   Advice: {reflection.text}" for reflection, _ in found]
         return _numbered(texts) if texts else "No reflections about tasks are stored."
 
     async def aclose(self) -> None:
@@ -83,7 +83,7 @@ class MemoryTools:
         found = self.memory.micro(resource_type, operation, self._micro_k)
         if not found:
             return f"No reflections about {find_operation(operation)} of {resource_type} are stored."
-        return _numbered([one.text for one in found])
+        return _numbered([reflection.text for reflection in found])
 
 
 def _numbered(texts: list[str]) -> str:

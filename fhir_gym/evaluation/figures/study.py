@@ -215,7 +215,7 @@ def _grouped(
     labels = dict.fromkeys(label for run in runs for label, sample in of(run.tokens) if sample.n)
     order = tuple(dict.fromkeys(label for run in runs for label, _ in of(run.tokens)))
     groups = tuple(label for label in order if label in labels)
-    samples = tuple(tuple(one.get(group, _NOTHING) for group in groups) for one in found)
+    samples = tuple(tuple(distributions.get(group, _NOTHING) for group in groups) for distributions in found)
     return Violins(title, "tokens", groups, names, samples, head)
 
 

@@ -225,7 +225,8 @@ def front_page(world: World, base: str) -> str:
     kinds = sorted(counts, key=lambda kind: (kind != "Patient", -counts[kind], kind))[:5]
     examples = [f"{kind}?_count=5" for kind in kinds] or ["Patient?_count=5"]
     links = "\n".join(
-        f'<li><a href="{escape(f"{base}/{one}")}"><code>GET {escape(one)}</code></a></li>' for one in examples
+        f'<li><a href="{escape(f"{base}/{example}")}"><code>GET {escape(example)}</code></a></li>'
+        for example in examples
     )
     return _PAGE.format(
         name=escape(world.manifest.name),
@@ -303,7 +304,9 @@ class RequestQueue:
         try:
             waited = False
             while self._waiting:
-                chosen = min(self._waiting, key=lambda one: (self.used(one.client) + one.expected, one.number))
+                chosen = min(
+                    self._waiting, key=lambda waiting: (self.used(waiting.client) + waiting.expected, waiting.number)
+                )
                 self._waiting.remove(chosen)
                 if not chosen.answer.done():  # the answer to a cancelled request is already done
                     await self._answer(chosen, waited=waited)

@@ -98,13 +98,15 @@ class Outgoing:
                 raise FhirServerError(
                     f"the server answered {len(bundle['entry'])} entries instead of {len(self.parts)}"
                 )
-            answers = {number: one.answer for number, one in self.refused.items()}
+            answers = {number: entry.answer for number, entry in self.refused.items()}
             body = serialization.dumps(bundle | {"entry": self.woven(bundle["entry"], answers)})
-            log = self.woven(done, {number: one.interaction for number, one in self.refused.items()})
+            log = self.woven(done, {number: entry.interaction for number, entry in self.refused.items()})
         else:
-            failed = {number: one.interaction._replace(status=response.status) for number, one in self.refused.items()}
+            failed = {
+                number: entry.interaction._replace(status=response.status) for number, entry in self.refused.items()
+            }
             log = self.woven(done, failed)
-        numbered = tuple(one._replace(entry=number) for number, one in enumerate(log))
+        numbered = tuple(interaction._replace(entry=number) for number, interaction in enumerate(log))
         return Response(response.status, response.headers, body, numbered)
 
 

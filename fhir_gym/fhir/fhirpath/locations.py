@@ -170,11 +170,11 @@ def _where(test: Test) -> Step:
     return lambda nodes: [node for node in nodes if test(node)]
 
 
-def _equal(one: Json, other: Json) -> bool:
+def _equal(value: Json, other: Json) -> bool:
     """Return whether scalars are equal; codes, dates and strings compare as text, numbers by value."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return bool(one == other)
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    return bool(value == other)
 
 
 def _compare(left: Values, right: Values, *, equal: bool) -> Test:
@@ -220,7 +220,9 @@ def parse_path(text: str) -> PatchPath:
 def _chain(chain: Chain) -> tuple[Step, ...]:
     if chain.start is not None:
         raise PathError("parentheses are not supported here")
-    return tuple(_step(one, first=not number and not chain.this) for number, one in enumerate(chain.invocations))
+    return tuple(
+        _step(invocation, first=not number and not chain.this) for number, invocation in enumerate(chain.invocations)
+    )
 
 
 def _step(invocation: Invocation, *, first: bool) -> Step:

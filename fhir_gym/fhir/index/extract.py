@@ -112,8 +112,8 @@ def _leaf(write: Writer, pid: int) -> _Walk:
 
 def _each(walks: tuple[_Walk, ...]) -> _Walk:
     def walk(value: Json, rows: RowBuffer) -> None:
-        for one in walks:
-            one(value, rows)
+        for part in walks:
+            part(value, rows)
 
     return walk
 

@@ -116,8 +116,8 @@ def _where(resource_type: str, id: str, version: int) -> str:
 # the stored resource and the response
 
 
-def _same_label(one: dict[str, Any]) -> tuple[Any, Any]:
-    return one.get("system"), one.get("code")
+def _same_label(resource: dict[str, Any]) -> tuple[Any, Any]:
+    return resource.get("system"), resource.get("code")
 
 
 def _labels(old: list[Any], given: list[Any]) -> list[Any]:

@@ -59,7 +59,11 @@ def _values(given: Any, element: Element) -> list[str]:
     """Return the nodes of an element; a value in a list gets its index."""
     if not isinstance(given, list):
         return [_value(given, element, [])]
-    return [_value(one, element, [("fhir:index", str(number))]) for number, one in enumerate(given) if one is not None]
+    return [
+        _value(element_value, element, [("fhir:index", str(number))])
+        for number, element_value in enumerate(given)
+        if element_value is not None
+    ]
 
 
 def _value(given: Any, element: Element, index: list[tuple[str, str]]) -> str:

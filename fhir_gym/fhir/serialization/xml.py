@@ -246,11 +246,11 @@ def _properties(value: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any
         if key != name:
             values = [None] * len(companions)
         for number in range(max(len(values), len(companions))):
-            one = values[number] if number < len(values) else None
+            child = values[number] if number < len(values) else None
             extra = companions[number] if number < len(companions) else None
             extra = extra if isinstance(extra, dict) else {}
-            if extra or not (one is None or isinstance(one, list)):
-                yield name, one, extra
+            if extra or not (child is None or isinstance(child, list)):
+                yield name, child, extra
 
 
 def _attribute(name: str, value: Any) -> str:

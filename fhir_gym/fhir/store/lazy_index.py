@@ -72,7 +72,8 @@ class Batch:
         if unknown := pids.difference(known):
             by_path: dict[int, IndexRows] = {pid: {} for pid in unknown}
             parsed = (
-                (rid, serialization.loads(one) if isinstance(one, bytes) else one) for rid, one in self._resources
+                (rid, serialization.loads(resource) if isinstance(resource, bytes) else resource)
+                for rid, resource in self._resources
             )
             for table, rows in index_rows_of(self._type, parsed, unknown).items():
                 for row in rows:
@@ -84,7 +85,7 @@ class Batch:
 
     def resources(self) -> Iterator[tuple[int, Resource | bytes]]:
         """Yield the rids and resources, without those that were removed."""
-        return (one for one in self._resources if one[0] not in self._removed)
+        return (resource for resource in self._resources if resource[0] not in self._removed)
 
     def without(self, rid: int) -> Batch:
         """Return the batch without one resource."""

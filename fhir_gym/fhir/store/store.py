@@ -369,9 +369,9 @@ class Store:
     def _replace(self, old: Iterable[ResourceRow]) -> None:
         """Move the overlay's current rows of resources to the replaced versions, and delete their index rows."""
         present = "SELECT 1 FROM overlay.resource WHERE rid = ?"
-        known = [one for one in old if one.type in self._types and self.db.execute(present, (one.rid,)).fetchone()]
-        self._do_each(_KEEP, [(one.rid,) for one in known])
-        self._remove([(one.type, one.rid) for one in known])
+        known = [row for row in old if row.type in self._types and self.db.execute(present, (row.rid,)).fetchone()]
+        self._do_each(_KEEP, [(row.rid,) for row in known])
+        self._remove([(row.type, row.rid) for row in known])
 
     def _remove(self, keys: Sequence[tuple[str, int]]) -> None:
         """Remove the overlay's current rows of resources, given by type and rid, with their index rows."""

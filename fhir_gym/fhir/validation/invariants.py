@@ -56,7 +56,7 @@ def _contained_has_no(*path: str) -> Callable[[Node], bool]:
     def check(node: Node) -> bool:
         found = node.find_all("contained")
         for name in path:
-            found = [inner for one in found for inner in one.find_all(name)]
+            found = [inner for outer in found for inner in outer.find_all(name)]
         return not found
 
     return check
@@ -236,9 +236,9 @@ def in_order(first: str, second: str) -> bool | None:
     left, right = _parts(first), _parts(second)
     if left is None or right is None:
         return None
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            return one < other
+    for number, other in zip(left, right, strict=False):
+        if number != other:
+            return number < other
     return True if len(left) == len(right) else None
 
 

@@ -97,10 +97,10 @@ def check_orphans(resource: Node, issues: Issues) -> None:
     contained = resource.find_all("contained")
     if not contained:
         return
-    leads = [set(_local_references(one)) for one in contained]
+    leads = [set(_local_references(node)) for node in contained]
     by_id: dict[str | None, list[int]] = {}
-    for index, one in enumerate(contained):
-        by_id.setdefault(one.text_of("id"), []).append(index)
+    for index, node in enumerate(contained):
+        by_id.setdefault(node.text_of("id"), []).append(index)
     waiting = [ref for child in resource.children if child.name != "contained" for ref in _local_references(child)]
     reached: set[str] = set()
     while waiting:
@@ -108,13 +108,13 @@ def check_orphans(resource: Node, issues: Issues) -> None:
         if id not in reached:
             reached.add(id)
             waiting += (ref for index in by_id.get(id, ()) for ref in leads[index])
-    for index, one in enumerate(contained):
-        if one.text_of("id") not in reached and "" not in leads[index]:
-            name = one.text_of("id") or "null"
+    for index, node in enumerate(contained):
+        if node.text_of("id") not in reached and "" not in leads[index]:
+            name = node.text_of("id") or "null"
             text = f"The contained resource '{name}' is not referenced to from elsewhere in the containing resource "
             text += "nor does it refer to the containing resource (dom-3)"
             path = f"{resource.path}.contained[{index}]"
-            issues.add("error", path, text, "CONTAINED_ORPHAN_DOM3", one.steps)
+            issues.add("error", path, text, "CONTAINED_ORPHAN_DOM3", node.steps)
 
 
 def _local_references(node: Node) -> Iterator[str]:

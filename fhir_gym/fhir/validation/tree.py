@@ -84,9 +84,9 @@ class Node:
         """The resources that this one contains, by id; the first of several with an id."""
         if "contained" not in self.cache:
             found: dict[str, Node] = {}
-            for one in self.find_all("contained"):
-                if (id := one.text_of("id")) is not None:
-                    found.setdefault(id, one)
+            for node in self.find_all("contained"):
+                if (id := node.text_of("id")) is not None:
+                    found.setdefault(id, node)
             self.cache["contained"] = found
         contained: Mapping[str, Node] = self.cache["contained"]
         return contained

@@ -83,7 +83,7 @@ def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> T
     parts: list[tuple[slice, Columns]] = []
     groups: list[Group] = []
     row = 0
-    for _, some in groupby(scenes, key=lambda one: one.number):
+    for _, some in groupby(scenes, key=lambda scene: scene.number):
         same = list(some)  # they have the same records
         found, columns = candidates(same[0].records, kind, background)
         places = {name: at for at, name in enumerate(found)}
@@ -175,9 +175,9 @@ def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArra
     """
     known = sorted(set(classes))
     if not train.shape[1] or len(known) == 1:
-        shares = [classes.count(one) / len(classes) for one in known]
+        shares = [classes.count(label) / len(classes) for label in known]
         return known, np.tile(shares, (len(test), 1))
-    model = _fitted(train, np.array([known.index(one) for one in classes]))
+    model = _fitted(train, np.array([known.index(class_) for class_ in classes]))
     return known, model.predict_proba(test)
 
 
@@ -214,7 +214,7 @@ def predict_answers(train: Rows, answers: Sequence[str], test: Rows) -> list[str
         test: Counts of the test scenes.
     """
     usual = [answer for answer, _ in Counter(answers).most_common(_MOST_CLASSES)]
-    known, chances = predict_classes(train, [one if one in usual else _OTHER for one in answers], test)
+    known, chances = predict_classes(train, [answer if answer in usual else _OTHER for answer in answers], test)
     if _OTHER in known and len(known) > 1:
         chances[:, known.index(_OTHER)] = -1  # never predict the class of rare answers
     return [known[at] for at in np.argmax(chances, axis=1)]
@@ -235,10 +235,10 @@ def _counts(scene: Scene) -> Mapping[str, int]:
     """Count the records of each type, the values at each path, and how often values repeat."""
     counts: Counter[str] = Counter({"records": len(scene.records)})
     shared: dict[str, Counter[str]] = {}
-    for one in scene.records:
-        kind = one["resourceType"]
+    for record in scene.records:
+        kind = record["resourceType"]
         counts[kind] += 1
-        for path, values in flatten(one).items():
+        for path, values in flatten(record).items():
             counts["values"] += len(values)
             counts[f"{kind} values"] += len(values)
             counts[f"{kind} {path}"] += 1

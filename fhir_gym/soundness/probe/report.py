@@ -124,7 +124,7 @@ class TaskProbe:
             found.append(f"{self.blind.question} is guessed from counts")
         if self.blind.lopsided:
             found.append(f"one answer is right in {self.blind.share_of_all:.0%} of the variations")
-        return found + [f"wrong target: {one}" for one in self.mismatches]
+        return found + [f"wrong target: {mismatch}" for mismatch in self.mismatches]
 
     @property
     def sound(self) -> bool:
@@ -161,7 +161,7 @@ class ProbeReport:
         """The report as JSON-serialisable data."""
         return {
             "sound": self.sound,
-            "tasks": [{**asdict(one), "sound": one.sound, "problems": one.problems} for one in self.tasks],
+            "tasks": [{**asdict(task), "sound": task.sound, "problems": task.problems} for task in self.tasks],
         }
 
 

@@ -112,7 +112,7 @@ def _definition(rollout: Rollout) -> Iterator[str]:
 def _verdict(rollout: Rollout, verdict: Verdict) -> Iterator[str]:
     yield f"{'Success' if rollout.success else 'Failure'} (grading {rollout.grading}; the episode {_ended(rollout)})"
     yield f"Answer of the agent: {_value(verdict.answer)}"
-    for check in sorted(verdict.checks, key=lambda one: one.passed):  # failed checks first
+    for check in sorted(verdict.checks, key=lambda check: check.passed):  # failed checks first
         state = "passed" if check.passed else "FAILED"
         yield f"- {state}: {check.name}: expected {_value(check.expected)}, found {_value(check.actual)}"
     yield f"Evidence: {verdict.evidence.note}"
@@ -254,7 +254,7 @@ def read_opinion(reply: str, *, success: bool, checks: tuple[str, ...]) -> Parse
     """
     if not reply.strip():
         return ParsedOpinion(opinion="unreadable", problem="the reply is empty")
-    found = next((one for one in _objects(reply[-_MAX_READ:]) if "opinion" in one), None)
+    found = next((resource for resource in _objects(reply[-_MAX_READ:]) if "opinion" in resource), None)
     if found is None:
         return ParsedOpinion(opinion="unreadable", problem="the reply has no JSON object with an opinion")
     given = _opinion(found["opinion"])
@@ -295,7 +295,7 @@ def _opinion(value: Json) -> Opinion | None:
     if not isinstance(value, str):
         return None
     name = re.sub(r"[\s-]+", "_", value.strip().lower())
-    return next((one for one in OPINIONS[:-1] if name in (one, one.removeprefix("validator_"))), None)
+    return next((opinion for opinion in OPINIONS[:-1] if name in (opinion, opinion.removeprefix("validator_"))), None)
 
 
 def _text(value: Json, length: int) -> str:
@@ -319,7 +319,7 @@ _MAX_TEXT = 1_000
 def counts(reviews: Sequence[VerdictReview]) -> list[tuple[str | int, ...]]:
     """Return the rows of a table that counts the opinions on each task, with a total in the last row."""
     rows: list[tuple[str | int, ...]] = []
-    for (env_id, task), group in groupby(reviews, key=lambda one: (one.env_id, one.task)):
+    for (env_id, task), group in groupby(reviews, key=lambda review: (review.env_id, review.task)):
         found = list(group)
         rows.append((env_id, task, found[0].title, len(found), *_by_opinion(found)))
     return [*rows, ("all", "", "", len(reviews), *_by_opinion(reviews))]

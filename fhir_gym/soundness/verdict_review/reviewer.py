@@ -133,7 +133,7 @@ class VerdictReviewer:
                     asyncio.run(current.run(iter(rollouts)))
                 finally:
                     run = current.result
-                    run.reviews = tuple(sorted(known.values(), key=lambda one: one.place))
+                    run.reviews = tuple(sorted(known.values(), key=lambda review: review.place))
                     if run.reviews:  # otherwise, the folder keeps what it has
                         files: dict[Path, str | bytes] = {target / REVIEWS: _lines(run.reviews)}
                         write_files(files | {target / SHEET: to_markdown(run.reviews)}, RecordError)

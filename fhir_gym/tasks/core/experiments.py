@@ -77,8 +77,8 @@ class Experiment:
 _TEST = (TEST_START, TEST_START + 1, TEST_START + 2)
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    one.name: one
-    for one in (
+    experiment.name: experiment
+    for experiment in (
         Experiment(
             "experiment-1", "Tested on the training episodes", Part("all", (0,), ORIGINAL), Part("all", (0,), ORIGINAL)
         ),

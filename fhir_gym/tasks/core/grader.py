@@ -103,7 +103,7 @@ def grade(
         answer=end.answer,
         idle=findings.idle,
         explanation=explain(checks, findings.evidence),
-        gradings={one: all(check.passed for check in found) for one, found in by_grading.items()},
+        gradings={grading_name: all(check.passed for check in found) for grading_name, found in by_grading.items()},
         score=score,
     )
     return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
@@ -156,7 +156,7 @@ def _checks_by_grading(
     names = [check.name for check in found["evidence"]]
     if len(set(names)) != len(names):
         raise TaskError(f"task {task.key} has two checks of the same name: {names}")
-    return {one: found[one] for one in GRADINGS if one in task.gradings}, score
+    return {grading: found[grading] for grading in GRADINGS if grading in task.gradings}, score
 
 
 def _standard_checks(task: Task[Any], variation: Variation, end: FinishedEpisode) -> Iterator[Check]:
@@ -206,7 +206,7 @@ def _most_useful(
 
     def passed_checks(change: Change) -> int:
         rest = {_name(other) for other in changes} - {_name(change)}
-        kept = (one for one in end.changes if _name(one) not in rest)
+        kept = (agent_change for agent_change in end.changes if _name(agent_change) not in rest)
         return sum(check.passed for check in task.checks(params, replace(end, changes=tuple(kept))))
 
     return sorted(changes[:_MOST_COMPARED], key=passed_checks, reverse=True)[:count]
@@ -216,7 +216,9 @@ def _is_unchanged(change: Change) -> bool:
     """Whether every version that the episode wrote equals the record before the episode."""
     before = change.before
     return bool(
-        before and change.versions and all(one is not None and same_record(before, one) for one in change.versions)
+        before
+        and change.versions
+        and all(version is not None and same_record(before, version) for version in change.versions)
     )
 
 
@@ -280,5 +282,5 @@ def _new_session(variation: Variation, end: FinishedEpisode) -> OpenScratchSessi
 def _before_changes(end: FinishedEpisode) -> tuple[LoggedRequest, ...]:
     """Return the requests before the first request that changed the server."""
     requests = end.requests
-    changing = (n for n, one in enumerate(requests) if any(done.effect for done in one.response.done))
+    changing = (n for n, request in enumerate(requests) if any(done.effect for done in request.response.done))
     return requests[: next(changing, len(requests))]

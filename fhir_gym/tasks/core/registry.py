@@ -137,7 +137,7 @@ def _is_being_imported(module: str) -> bool:
     """Whether a module or its parent package is still being imported. If so, the import itself registers the pack."""
     parts = module.split(".")
     found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
-    return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)
+    return any(getattr(getattr(imported, "__spec__", None), "_initializing", False) for imported in found)
 
 
 def _load(point: EntryPoint, register: Callable[[Pack], None]) -> None:
@@ -270,8 +270,8 @@ def find_packs(text: str) -> tuple[str, ...]:
     found = tuple(
         sorted(
             env
-            for env, one in _registered.items()
-            if env not in before or any(_is_of(task, text) for task in one.tasks.values())
+            for env, registered in _registered.items()
+            if env not in before or any(_is_of(task, text) for task in registered.tasks.values())
         )
     )
     if not found:
@@ -331,7 +331,7 @@ def task_set(
             raise TaskError("a function list belongs to a task file: give task_file too")
         return found.task_set
     if found.pack.task_reader is None:
-        readers = ", ".join(one for one in SHIPPED if get_pack(one).task_reader)
+        readers = ", ".join(pack_id for pack_id in SHIPPED if get_pack(pack_id).task_reader)
         raise TaskError(f"{env_id} does not read task files; these packs do: {readers}")
     functions = None if funcs_file is None else Path(funcs_file).expanduser()
     return found.pack.read_tasks(Path(task_file).expanduser(), functions)
@@ -357,7 +357,7 @@ def pickle_packs(env_ids: Iterable[str], dumps: Callable[[Any], bytes] = pickle.
     Raises:
         TaskError: A task's class cannot be imported by another process.
     """
-    found = [(one.pack, [*one.tasks.values()]) for one in map(_find, env_ids)]
+    found = [(env_id.pack, [*env_id.tasks.values()]) for env_id in map(_find, env_ids)]
     try:
         return dumps(found)
     except Exception as error:

@@ -47,7 +47,9 @@ class TaskSet(Mapping[str, Task[Any]]):
         if not self._dials:
             return iter(self._tasks)
         return (
-            with_dials(one, self._dials).key for one in self._tasks.values() if self._dials.keys() <= one.dials.keys()
+            with_dials(task, self._dials).key
+            for task in self._tasks.values()
+            if self._dials.keys() <= task.dials.keys()
         )
 
     @override

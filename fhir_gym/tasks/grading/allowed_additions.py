@@ -163,6 +163,6 @@ def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:
     if not isinstance(value, dict):
         return any(value == word and isinstance(value, bool) == isinstance(word, bool) for word in words)
     codings = value.get("coding", [value])
-    told = [value.get("text"), *(one.get(name) for one in codings for name in ("code", "display"))]
-    said = [str(one).casefold() for one in told if one is not None]
-    return bool(said) and all(one in words for one in said)
+    told = [value.get("text"), *(coding.get(name) for coding in codings for name in ("code", "display"))]
+    said = [str(word).casefold() for word in told if word is not None]
+    return bool(said) and all(word in words for word in said)

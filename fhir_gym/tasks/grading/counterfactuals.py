@@ -151,21 +151,21 @@ def counterfactuals_shown(
         For each request that shows a counterfactual: its position in `logged`, and the references to the
         counterfactuals.
     """
-    looks = {id(one) for one in read_by_verdicts(logged)}
-    read = [one for one in logged if id(one) in looks]
+    looks = {id(by_verdict) for by_verdict in read_by_verdicts(logged)}
+    read = [request for request in logged if id(request) in looks]
     replay = _Counterfactual(read, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
-    for position, one in enumerate(logged):
-        versions = None if written is None else written.get(position, _no_versions(one))
-        if id(one) in looks and (versions is None or any(done.looks for done in one.response.done)):
-            shown = replay.shown_by(one)
+    for position, request in enumerate(logged):
+        versions = None if written is None else written.get(position, _no_versions(request))
+        if id(request) in looks and (versions is None or any(done.looks for done in request.response.done)):
+            shown = replay.shown_by(request)
             if shown:
                 yield position, shown
         replay.write_later(versions or ())
 
 
-def _no_versions(one: LoggedRequest) -> tuple[Version, ...] | None:
+def _no_versions(request: LoggedRequest) -> tuple[Version, ...] | None:
     """Nothing if a request wrote nothing; None if it wrote something unknown."""
-    return None if any(done.effect for done in one.response.done) else ()
+    return None if any(done.effect for done in request.response.done) else ()
 
 
 class _Counterfactual:
@@ -194,28 +194,31 @@ class _Counterfactual:
         self._logged = logged
         self._skipped_tokens: set[str] = set()
         self._searched: dict[str, list[SearchedResource]] = {}
-        for one in counterfactuals:
-            searched = SearchedResource(one, partial(self._is_stored, one))
-            self._searched.setdefault(one["resourceType"], []).append(searched)
+        for counterfactual in counterfactuals:
+            searched = SearchedResource(counterfactual, partial(self._is_stored, counterfactual))
+            self._searched.setdefault(counterfactual["resourceType"], []).append(searched)
         self._changed_types: set[str] = set()
         """The types of counterfactuals that the agent or others have written again."""
-        self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
-        self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._compared: dict[str, set[str]] = {record: set() for record in self._wanted}
+        self._alike: dict[str, set[str]] = {record: set() for record in self._wanted}
         self._seen_in_full: dict[str, bool] = {}
 
-    def shown_by(self, one: LoggedRequest) -> frozenset[str]:
+    def shown_by(self, logged_request: LoggedRequest) -> frozenset[str]:
         """References to the counterfactuals that one request shows."""
-        if self._cannot_show(one.request):
-            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
-            self._pages.pass_over(one.response)
+        if self._cannot_show(logged_request.request):
+            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(logged_request.response.content)))
+            self._pages.pass_over(logged_request.response)
             return frozenset()
-        then, now = self._parsed.parse(one.response), self._parsed.parse(self._repeat(one.request))
+        then, now = (
+            self._parsed.parse(logged_request.response),
+            self._parsed.parse(self._repeat(logged_request.request)),
+        )
         parts, shown = now.parts(), frozenset[str]()
         for place, part in then.parts().items():
             before = self._pages.before(part)
             if before is not None and place in parts:
                 self._tokens.update(_paired_tokens(part, parts[place]))
-                request = one.request if part is then else part.search
+                request = logged_request.request if part is then else part.search
                 shown |= self._shown_in(request, part, parts[place], before)
         return shown
 
@@ -245,18 +248,28 @@ class _Counterfactual:
         shown = _changed(found, here, self._wanted)
         if not shown:
             return frozenset()
-        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
-        others -= {one for one in others & here.keys() if here[one] == found.get(one) and _is_whole(here[one])}
-        unknown = {one for one in others if not (self._is_known(one) or self._is_in_full(one, here.get(one, {})))}
+        others = (
+            {record for record in (*found, *before) if _type_of(record) in self._types}
+            - self._wanted.keys()
+            - self._known
+        )
+        others -= {
+            record for record in others & here.keys() if here[record] == found.get(record) and _is_whole(here[record])
+        }
+        unknown = {
+            record
+            for record in others
+            if not (self._is_known(record) or self._is_in_full(record, here.get(record, {})))
+        }
         return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
         plain = parse_plain(request)
         types = None if plain is None else plain.types
-        due = [one for one in self._later if types is None or one[0] in types]
+        due = [write for write in self._later if types is None or write[0] in types]
         if due:
-            self._later = [one for one in self._later if types is not None and one[0] not in types]
+            self._later = [write for write in self._later if types is not None and write[0] not in types]
             self._scratch.write(due)
             for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
@@ -278,7 +291,9 @@ class _Counterfactual:
             return page is not None and page[1] in self._skipped_tokens
         if not self._changed_types.isdisjoint(plain.types):
             return False
-        return not any(one.may_be_returned(plain) for kind in plain.types for one in self._searched.get(kind, ()))
+        return not any(
+            searched.may_be_returned(plain) for kind in plain.types for searched in self._searched.get(kind, ())
+        )
 
     def _is_stored(self, counterfactual: Resource) -> bool:
         """Whether a counterfactual replaces a stored record, to which other records may refer."""
@@ -292,10 +307,10 @@ class _Counterfactual:
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
         """All returned resources that have the type of a counterfactual."""
-        plain = ((one, parse_plain(one.request)) for one in self._logged)
-        logged = (one for one, search in plain if search is None or not search.types.isdisjoint(self._types))
+        plain = ((request, parse_plain(request.request)) for request in self._logged)
+        logged = (request for request, search in plain if search is None or not search.types.isdisjoint(self._types))
         found = returned_resources(logged, parsed=self._parsed)
-        return {name: one for name, one in found.items() if _type_of(name) in self._types}
+        return {name: returned_resource for name, returned_resource in found.items() if _type_of(name) in self._types}
 
     def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
         """References to the counterfactuals that a search counts without showing them.
@@ -312,9 +327,11 @@ class _Counterfactual:
 
     def _records_like(self, wanted: str, records: set[str]) -> set[str]:
         """The records of its type that what the agent saw of them does not tell apart from a counterfactual."""
-        new = {one for one in records if _type_of(one) == _type_of(wanted)} - self._compared[wanted]
+        new = {record for record in records if _type_of(record) == _type_of(wanted)} - self._compared[wanted]
         self._compared[wanted] |= new
-        self._alike[wanted] |= {one for one in new if self._may_match(self._seen.get(one, {}), self._wanted[wanted])}
+        self._alike[wanted] |= {
+            record for record in new if self._may_match(self._seen.get(record, {}), self._wanted[wanted])
+        }
         return self._alike[wanted]
 
     def _is_known(self, reference: str) -> bool:
@@ -335,15 +352,15 @@ def _is_whole(seen: Resource) -> bool:
     if not isinstance(meta, dict):
         return False
     tags = meta.get("tag", [])
-    return isinstance(tags, list) and not any(one == SUBSETTED for one in tags)
+    return isinstance(tags, list) and not any(tag == SUBSETTED for tag in tags)
 
 
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
     """References to the wanted records that are new, or that differ in elements other than `meta`."""
     return {
-        one
-        for one in wanted
-        if one in now and (one not in then or {**now[one], "meta": None} != {**then[one], "meta": None})
+        record
+        for record in wanted
+        if record in now and (record not in then or {**now[record], "meta": None} != {**then[record], "meta": None})
     }
 
 

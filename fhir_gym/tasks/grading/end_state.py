@@ -35,11 +35,11 @@ def returned_resources(
         parsed: Responses that are parsed already.
     """
     parsed = parsed or ParsedResponses()
-    ids = None if wanted is None else [_in_json(one) for one in wanted]
+    ids = None if wanted is None else [_in_json(reference) for reference in wanted]
     found: dict[str, Resource] = {}
-    for one in read_by_verdicts(logged):
-        if ids is None or any(id in one.response.content for id in ids):
-            for reference, resource in parsed.parse(one.response).returned_resources.items():
+    for by_verdict in read_by_verdicts(logged):
+        if ids is None or any(id in by_verdict.response.content for id in ids):
+            for reference, resource in parsed.parse(by_verdict.response).returned_resources.items():
                 known = found.get(reference, {})
                 found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
     return found
@@ -119,8 +119,8 @@ class RemoteView:
 
     def __init__(self, server: View, setup: Sequence[Resource], changes: Iterable[Change]) -> None:
         changed = {(change.resource_type, change.id) for change in changes}
-        seeded = {(one["resourceType"], one["id"]): one for one in setup}
-        self._unchanged = {key: one for key, one in seeded.items() if key not in changed}
+        seeded = {(resource["resourceType"], resource["id"]): resource for resource in setup}
+        self._unchanged = {key: resource for key, resource in seeded.items() if key not in changed}
         self.search = server.search
         self._read = server.read
 
@@ -167,11 +167,11 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """
     logged = list(logged)
     left, found = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
-    for one in logged:
-        size = max(len(one.response.content), _LEAST, _LEAST_OF_ENTRY * len(one.response.done))
+    for request in logged:
+        size = max(len(request.response.content), _LEAST, _LEAST_OF_ENTRY * len(request.response.done))
         if size <= left:
             left -= size
-            found.append(one)
+            found.append(request)
     return found
 
 

@@ -120,8 +120,8 @@ class SearchedResource:
         field = index_spec(self._type).fields.get(name)
         if field is None or "\\" in value:
             return True
-        options = [one for one in value.split(",") if one]
-        return not options or any(self._may_be(field, one) for one in options)
+        options = [text for text in value.split(",") if text]
+        return not options or any(self._may_be(field, option) for option in options)
 
     def _may_be(self, field: IndexField, option: str) -> bool:
         """Whether a value under a search parameter may match one of the alternatives in a query."""

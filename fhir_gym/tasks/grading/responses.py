@@ -62,7 +62,7 @@ class ParsedResponse:
     @property
     def is_look(self) -> bool:
         """Whether the request was a single read or search."""
-        return any(one.looks and one.entry is None for one in self.response.done)
+        return any(interaction.looks and interaction.entry is None for interaction in self.response.done)
 
     @property
     def search(self) -> Request:
@@ -84,14 +84,14 @@ class ParsedResponse:
     def returned_resources(self) -> Mapping[str, Resource]:
         """The returned resources by reference; for a batch, the results of its reads and searches."""
         done = self.response.done
-        if self.response.status >= 300 or not any(one.looks for one in done):
+        if self.response.status >= 300 or not any(interaction.looks for interaction in done):
             return {}
         if self.is_look:
             return _resources_in(self._body)
         return {
             found: resource
-            for one, answer in zip(done, _entries(self._body), strict=False)
-            if one.looks and isinstance(answer, dict)
+            for interaction, answer in zip(done, _entries(self._body), strict=False)
+            if interaction.looks and isinstance(answer, dict)
             for found, resource in _resources_in(answer.get("resource")).items()
         }
 
@@ -101,10 +101,14 @@ class ParsedResponse:
             return {0: self}
         return {
             place: ParsedResponse(
-                Response(one.status, body=orjson.dumps(entry.get("resource")), done=(one._replace(entry=None),))
+                Response(
+                    interaction.status,
+                    body=orjson.dumps(entry.get("resource")),
+                    done=(interaction._replace(entry=None),),
+                )
             )
-            for place, (one, entry) in enumerate(zip(self.response.done, _entries(self._body), strict=False))
-            if one.looks and isinstance(entry, dict)
+            for place, (interaction, entry) in enumerate(zip(self.response.done, _entries(self._body), strict=False))
+            if interaction.looks and isinstance(entry, dict)
         }
 
     def searchsets(self) -> Iterator[Resource]:
@@ -114,7 +118,11 @@ class ParsedResponse:
             return
         if str(body.get("type")).endswith("-response"):
             inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
-            yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
+            yield from (
+                resource
+                for resource in inner
+                if isinstance(resource, dict) and resource.get("resourceType") == "Bundle"
+            )
         else:
             yield body
 

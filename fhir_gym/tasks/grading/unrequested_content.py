@@ -111,7 +111,10 @@ class _Reader:
         if rule == "anything" and not isinstance(value, dict | list):
             return True
         if rule is None or (
-            self.patients and not all(_patients(one, self.end) <= self.patients for one in _reference_targets(value))
+            self.patients
+            and not all(
+                _patients(reference_target, self.end) <= self.patients for reference_target in _reference_targets(value)
+            )
         ):
             return False
         if isinstance(rule, tuple):
@@ -259,4 +262,6 @@ def _patients(target: str, end: FinishedEpisode) -> set[str]:
     named, found = _named_patients(target), end.refers(target)
     record = end.after.read(*found.split("/")) if found and not named else None
     about = {name: value for name, value in (record or {}).items() if name in _PATIENT_ELEMENTS}
-    return named | {id for one in _reference_targets([*about.values()]) for id in _named_patients(one)}
+    return named | {
+        id for reference_target in _reference_targets([*about.values()]) for id in _named_patients(reference_target)
+    }

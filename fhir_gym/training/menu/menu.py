@@ -38,8 +38,8 @@ def derive_distractors(templates: Templates) -> tuple[tuple[Template, ...], ...]
         for at, slot in enumerate(template.slots):
             for other in pool.others(template, at, slot):
                 options[at, other.slots[at].name] = other
-        known = {one.shape + repr(one.slots) for one in templates.templates}
-        new = [one for one in options.values() if one.shape + repr(one.slots) not in known]
+        known = {own_template.shape + repr(own_template.slots) for own_template in templates.templates}
+        new = [option for option in options.values() if option.shape + repr(option.slots) not in known]
         derived.append(tuple(sorted(new, key=_rank)[:_MAX_OPTIONS]))
     return tuple(derived)
 
@@ -109,7 +109,7 @@ class _Pool:
         kind = variable.target or variable.type
         for index in _INDICES:
             yield _with(template, at, Slot("reference", (kind, index, attribute), slot.prefix))
-        for other in sorted(self._variables[kind], key=lambda one: one.name):
+        for other in sorted(self._variables[kind], key=lambda candidate: candidate.name):
             if other != variable:
                 added = Slot("pointer", (len(template.variables), attribute), slot.prefix)
                 yield replace(_with(template, at, added), variables=(*template.variables, other))
@@ -179,11 +179,11 @@ class Menu:
         self.templates = templates
         self.distractors = require_whole("distractors", distractors, 0)
         derived = derive_distractors(templates) if distractors else ((),) * len(templates.templates)
-        every = [*templates.templates, *(one for group in derived for one in group)]
-        self.slots = tuple(dict.fromkeys(s for one in every for s in one.slots if not s.dynamic))
+        every = [*templates.templates, *(template for group in derived for template in group)]
+        self.slots = tuple(dict.fromkeys(s for template in every for s in template.slots if not s.dynamic))
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
-        self.wrong_plans = tuple(tuple(_Plan.of(one, numbers) for one in group) for group in derived)
+        self.wrong_plans = tuple(tuple(_Plan.of(template, numbers) for template in group) for group in derived)
         self.dependent: dict[str, list[_Plan]] = {}
         for plan in [*self.plans, *(plan for group in self.wrong_plans for plan in group)]:
             for name in plan.types:
@@ -275,7 +275,7 @@ class MenuSession:
         for plan, wrong in zip(menu.plans, menu.wrong_plans, strict=True):
             if self._fits(plan, values):
                 self._open.append(plan)
-                fitting = [one for one in wrong if self._fits(one, values)]
+                fitting = [wrong_plan for wrong_plan in wrong if self._fits(wrong_plan, values)]
                 at = start % max(1, len(fitting))
                 self._wrong.append(fitting[at:] + fitting[:at])
         self._filled: dict[_Plan, list[Candidate]] = {}

@@ -187,7 +187,7 @@ def condition_resources(
         entry for entry in DIAGNOSES if entry[1] <= patient.person.age() and entry[2] in (None, patient.person.sex)
     ]
     chronic = [_CHRONIC[key].icd for key in patient.diseases]
-    for segment, minute in sorted(_occasions(rng, segments, count), key=lambda one: one[1]):
+    for segment, minute in sorted(_occasions(rng, segments, count), key=lambda occasion: occasion[1]):
         if segment not in acute:
             drawn = rng.some(fitting, rng.between(1, 2) if not segment.stay else rng.between(3, 7))
             acute[segment] = [(icd, weight) for icd, _, _, weight in drawn]

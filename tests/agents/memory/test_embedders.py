@@ -52,7 +52,7 @@ def test_an_endpoint_gets_the_texts_in_batches(server: Server) -> None:
     texts = [f"text {number}" for number in range(70)]
     found = endpoint().embed(texts)
     assert np.allclose(found, HashedEmbedder(16).embed(texts))
-    assert [len(one["input"]) for one in server.requests] == [64, 6]
+    assert [len(request["input"]) for request in server.requests] == [64, 6]
     assert server.requests[0]["url"] == "http://embed.example/v1/embeddings"
     assert server.requests[0]["headers"] == {"Authorization": "Bearer secret"}
 

@@ -97,7 +97,7 @@ def _rows(
     """
     codes = tuple(dict.fromkeys([*plain, *(code for code, _ in pairs)]))
     tests = ["+@.value = ? AND +@.system = ?"] * len(pairs)
-    values = [one for pair in pairs for one in pair]
+    values = [column_value for pair in pairs for column_value in pair]
     if plain:  # if several rows have the same value, the first row is enough
         tests.append(f"+@.value {marks(plain)} AND @.n = 0")
         values += plain

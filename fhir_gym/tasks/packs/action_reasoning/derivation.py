@@ -72,7 +72,7 @@ def derive_truth(plan: CaseSpec, mrn: str, chart: LabHistory, row: ReferenceRang
         ground |= {"threshold_low": row.low, "threshold_high": row.high, "should_order": False}
         if value is not None:
             ground |= _judged(row, value) | {"should_order": is_order_due(row, value, plan.direction)}
-    ids = tuple(one.id for one in used)
+    ids = tuple(result.id for result in used)
     return DerivedTruth(GroundTruth.model_validate(ground), ids, None if exact is None else float(exact))
 
 
@@ -168,7 +168,7 @@ def _wrong_readings(plan: CaseSpec, series: Series, as_of: datetime) -> Iterator
             inside = series.window(as_of, hours)
             yield f"of {hours} hours", inside[-1:] if takes_one else inside
         start = as_of - timedelta(hours=plan.window_hours)
-        yield "from before the window", [one for one in known if one.taken < start][-1:]
+        yield "from before the window", [result for result in known if result.taken < start][-1:]
         inside = series.window(as_of, plan.window_hours)
         yield "of the window's first result", inside[:1]
         yield "of the window's last result", inside[-1:]

@@ -159,7 +159,7 @@ def _chosen(world: World, family: Family, count: int, rng: random.Random) -> lis
 
     Half of the conditional cases require an order; one in `_NONE_IN` retrieval cases has no result.
     """
-    offered = [one for one in SCENARIOS[family] if any(candidates(world, one, lab) for lab in LABS)]
+    offered = [scenario for scenario in SCENARIOS[family] if any(candidates(world, scenario, lab) for lab in LABS)]
     a, b = pools(world, offered, rng)
     of_b = count // 2 if family == "conditional" else count // _NONE_IN
     taken: set[tuple[object, ...]] = set()

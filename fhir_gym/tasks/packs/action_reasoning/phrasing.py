@@ -194,7 +194,7 @@ def _idle(plan: CaseSpec, person: PatientSummary, age: int | None, rng: random.R
         return
     yield from rng.sample(_NOTES, 1 + 2 * (plan.length - 1))
     if plan.length > 1:
-        for code in rng.sample([one for one in LABS if one != plan.lab], 2):
+        for code in rng.sample([lab for lab in LABS if lab != plan.lab], 2):
             yield f"Lab code: {code} ({LABS[code].title}). {table_text(code)}"
         if plan.scenario != "demographic":
             yield f"Patient {person.id} is on file as {person.name} ({_about(person, age)})."

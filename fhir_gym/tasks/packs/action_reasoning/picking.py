@@ -158,7 +158,7 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
         return _ease(pick.candidate), moments[cell, pick.is_past], patients[pick.candidate.patient], -rare
 
     while left:
-        for cell in [one for one in order if one in left]:
+        for cell in [cell for cell in order if cell in left]:
             ahead = left[cell][:_LOOK_AHEAD]
             best = min(range(len(ahead)), key=lambda n: weight(cell, ahead[n]))
             pick = left[cell].pop(best)
@@ -257,15 +257,15 @@ def _sides(candidate: MinedCandidate, of_world: LabHistory) -> tuple[Sequence[Di
     row, value = range_of(candidate.lab, sex, age), candidate.value or 0.0
     asks = [side for side in _EVERY if is_order_due(row, value, side)]
     asks_not = [side for side in _EVERY if side not in asks]
-    rivals = [find_range(candidate.lab, one, age) for one in ("female", "male")]
-    rivals += [one for one in others(row) if one.sex in (None, row.sex)]
+    rivals = [find_range(candidate.lab, sex, age) for sex in ("female", "male")]
+    rivals += [reference_range for reference_range in others(row) if reference_range.sex in (None, row.sex)]
 
     def telling(sides: list[Direction]) -> list[Direction]:
         told = [
-            one
-            for one in sides
-            if any(rival and is_order_due(rival, value, one) != is_order_due(row, value, one) for rival in rivals)
+            side
+            for side in sides
+            if any(rival and is_order_due(rival, value, side) != is_order_due(row, value, side) for rival in rivals)
         ]
-        return told or [one for one in sides if one in _NEAR.get(candidate.category or "normal", _EVERY)] or sides
+        return told or [side for side in sides if side in _NEAR.get(candidate.category or "normal", _EVERY)] or sides
 
     return telling(asks), telling(asks_not)

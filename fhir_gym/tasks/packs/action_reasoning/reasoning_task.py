@@ -146,7 +146,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         *before, finish = gold
         value, *rest = finish.answer or []
         step = 10**-p.plan.digits
-        others: dict[str, Json] = {f"the value {name}": one for name, one in p.wrong_answers.items()}
+        others: dict[str, Json] = {f"the value {name}": wrong_answer for name, wrong_answer in p.wrong_answers.items()}
         others |= {"a little more": round(value + step, 6), "a little less": round(value - step, 6)}
         if p.deciding:
             others["none"] = NO_RESULT
@@ -273,7 +273,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
         name = "code" if p.order.dose is None else "medicationCodeableConcept"
         coding = body[name].get("coding", [])
         local = {"system": "urn:example:orders", "code": "12-3", "display": p.order.name}
-        told = {"text": p.order.name, "coding": [*({**one, "display": p.order.name} for one in coding), local]}
+        told = {"text": p.order.name, "coding": [*({**coding, "display": p.order.name} for coding in coding), local]}
         yield "order with a local code", [*reads, Post(last.url, {**body, name: told}), finish]
 
 
@@ -293,9 +293,11 @@ def readings(bundle: Json, p: ReasoningParams) -> list[ParsedResult]:
     plan, as_of = p.plan, parse_instant(p.plan.as_of)
     test = LabTest(plan.lab, plan.unit, low=0, high=0, digits=plan.digits, neighbour="")
     kept: dict[object, ParsedResult] = {}
-    for one in counted_results(bundle, test):
-        if one.taken <= as_of and (plan.as_of == p.now or one.issued <= as_of):
-            kept.setdefault(one.taken, one)  # among results of the same instant, the result issued last comes first
+    for counted_result in counted_results(bundle, test):
+        if counted_result.taken <= as_of and (plan.as_of == p.now or counted_result.issued <= as_of):
+            kept.setdefault(
+                counted_result.taken, counted_result
+            )  # among results of the same instant, the result issued last comes first
     return list(kept.values())
 
 
@@ -323,7 +325,7 @@ def _answered(plan: CaseSpec, found: Sequence[ParsedResult]) -> float:
     if not found:
         return NO_RESULT
     if plan.family == "aggregation":
-        value = round_half_up(mean(one.value for one in found), plan.digits)
+        value = round_half_up(mean(result.value for result in found), plan.digits)
         return int(value) if value == int(value) else value
     return found[0].value
 

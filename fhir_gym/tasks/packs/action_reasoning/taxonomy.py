@@ -69,7 +69,7 @@ def _number(account: Account) -> Fault | None:
     source = explain_answer(records, answer)
     if source is not None:
         return Fault(source.label, expected, f"{said}: {source.words}")
-    values = [one.value for one in records.window]
+    values = [result.value for result in records.window]
     if account.plan.family == "aggregation" and records.complete and min(values) <= answer <= max(values):
         return Fault("arithmetic", expected, f"{said}: all results were there, nothing wrong gives it")
     return Fault("hallucinated value", expected, f"{said}: nothing that was shown gives it")
@@ -91,7 +91,8 @@ def _lies_at_an_edge(records: Records) -> bool:
     """Return whether a slightly smaller window would contain no result."""
     start = records.start
     return all(
-        one.taken == records.as_of or (start is not None and one.taken - start <= _EDGE) for one in records.window
+        result.taken == records.as_of or (start is not None and result.taken - start <= _EDGE)
+        for result in records.window
     )
 
 

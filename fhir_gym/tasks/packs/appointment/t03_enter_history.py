@@ -125,11 +125,11 @@ class EnterHistory(CreateTask[EnterHistoryParams, HistoryScene, MissingCondition
     @override
     def candidates(self, scene: HistoryScene) -> dict[str, list[MissingCondition]]:
         names = {person.id: person.name for person in scene.patients}
-        had = {(names[one.patient], one.what.code) for one in scene.problems if not one.mistaken}
+        had = {(names[problem.patient], problem.what.code) for problem in scene.problems if not problem.mistaken}
         found = [
-            MissingCondition(patient=one.patient, what=one.what)
-            for one in scene.problems
-            if one.mistaken and (names[one.patient], one.what.code) in had
+            MissingCondition(patient=problem.patient, what=problem.what)
+            for problem in scene.problems
+            if problem.mistaken and (names[problem.patient], problem.what.code) in had
         ]
         return {"": found} if len(found) >= _FEWEST else {}
 

@@ -128,7 +128,7 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
             plan = known[chosen.record_id]
         else:
             ids, today = IdAllocator(rng, world), date.fromisoformat(scene.today)
-            others = {one.when[:10] for one in scene.orders if _kind(one) == _PLAN}
+            others = {order.when[:10] for order in scene.orders if _kind(order) == _PLAN}
             within = [day for day in (today + timedelta(days=ahead) for ahead in range(days)) if str(day) in others]
             day = rng.choice(within or [today + timedelta(days=rng.randrange(days))])
             drawn = (_order(rng, ids, chosen.patient, day, "active", SURGICAL) for _ in range(len(known) + 1))

@@ -165,16 +165,16 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
 
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[UninsuredPatient]]:
-        insurers = tuple(one for one in scene.insurers if _is_mistakable(one, scene.insurers))
+        insurers = tuple(insurer for insurer in scene.insurers if _is_mistakable(insurer, scene.insurers))
         found = []
         for person in scene.patients:
             own = scene.relatives_of(person.id)
-            names, relations = {one.person.given for one in own}, {one.relation for one in own}
+            names, relations = {relative.person.given for relative in own}, {relative.relation for relative in own}
             lacking = tuple(
-                one
+                relative
                 for namesake in scene.namesakes(person)
-                for one in scene.relatives_of(namesake)
-                if one.person.given not in names and one.relation not in relations
+                for relative in scene.relatives_of(namesake)
+                if relative.person.given not in names and relative.relation not in relations
             )
             if lacking:
                 found.append(UninsuredPatient(patient=person.id, relatives=lacking, insurers=insurers))
@@ -234,7 +234,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         def enter(coverage: Resource, finish: Action = finish) -> list[Action]:
             return [look, relate, Post("/Coverage", coverage), finish]
 
-        alike = (one for one in p.scene.relatives if one.person.name == p.relative.person.name)
+        alike = (relative for relative in p.scene.relatives if relative.person.name == p.relative.person.name)
         for other in (*p.scene.relatives_of(p.patient.id), *alike):
             held = _coverage_body(p, p.insurer.id, other.person.id)
             yield f"RelatedPerson/{other.person.id} subscribes", [look, Post("/Coverage", held), finish]

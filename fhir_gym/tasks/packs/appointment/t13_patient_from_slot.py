@@ -90,7 +90,9 @@ class PatientFromSlotParams(SceneParams):
     @property
     def doctor(self) -> Person:
         """The doctor of the slot."""
-        return next(one.provider for one in self.scene.schedules if one.provider.id == self.visit.practitioner)
+        return next(
+            schedule.provider for schedule in self.scene.schedules if schedule.provider.id == self.visit.practitioner
+        )
 
 
 class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]):
@@ -147,14 +149,14 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
     @override
     def candidates(self, scene: VisitScene) -> dict[str, list[BookedVisit]]:
         # Choose one visit of each patient that can be identified only by name, day, hour and status together.
-        booked = [one for one in scene.visits if one.status == _BOOKED]
-        contested = {one.slot.id for one in scene.visits if one.status != _BOOKED}
+        booked = [visit for visit in scene.visits if visit.status == _BOOKED]
+        contested = {visit.slot.id for visit in scene.visits if visit.status != _BOOKED}
         found: dict[str, BookedVisit] = {}
-        for one in booked:
-            place = one.slot
-            others = {(each.slot.schedule, each.slot.start) for each in booked if each.patient != one.patient}
+        for visit in booked:
+            place = visit.slot
+            others = {(each.slot.schedule, each.slot.start) for each in booked if each.patient != visit.patient}
             if place.id in contested and every_detail_matters(scene.schedules, place.schedule, place.start, others):
-                found.setdefault(one.patient, one)
+                found.setdefault(visit.patient, visit)
         return {"": [*found.values()]}
 
     @override
@@ -165,7 +167,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
 
     @override
     def scene_resources(self, scene: VisitScene, world: World) -> list[Resource]:
-        slots = {one.slot.id: one.slot for one in scene.visits}
+        slots = {visit.slot.id: visit.slot for visit in scene.visits}
         return [
             *without_contact((*clinic_resources((), scene.schedules, world), *map(patient_resource, scene.patients))),
             *map(slot_resource, (*slots.values(), *scene.free)),
@@ -278,7 +280,7 @@ def _appointment(visit: BookedVisit) -> Resource:
 
 def _patient_of(found: Resource) -> str:
     """Return the id of the patient who takes part in an appointment."""
-    actors = (parse_reference(one.get("actor")) for one in found["participant"])
+    actors = (parse_reference(participant.get("actor")) for participant in found["participant"])
     return next(actor[1] for actor in actors if actor and actor[0] == "Patient")
 
 

@@ -71,7 +71,7 @@ class MakeAppointmentParams(SceneParams):
     @property
     def doctor(self) -> Person:
         """The doctor."""
-        return next(one.provider for one in self.scene.schedules if one.id == self.slot.schedule)
+        return next(schedule.provider for schedule in self.scene.schedules if schedule.id == self.slot.schedule)
 
 
 class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
@@ -120,16 +120,16 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotRecord]]:
-        free = [one for one in scene.slots if one.status == "free"]
-        void = {(one.schedule, one.start) for one in scene.slots if one.status == _VOID}
-        there = {(one.schedule, one.start) for one in free}
+        free = [slot for slot in scene.slots if slot.status == "free"]
+        void = {(slot.schedule, slot.start) for slot in scene.slots if slot.status == _VOID}
+        there = {(slot.schedule, slot.start) for slot in free}
         return {
             "": [
-                one
-                for one in free
-                if one.start > scene.now
-                and (one.schedule, one.start) in void
-                and every_detail_matters(scene.schedules, one.schedule, one.start, there)
+                slot
+                for slot in free
+                if slot.start > scene.now
+                and (slot.schedule, slot.start) in void
+                and every_detail_matters(scene.schedules, slot.schedule, slot.start, there)
             ]
         }
 
@@ -166,9 +166,9 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
     @override
     def near_misses(self, p: MakeAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         finish = gold[-1]
-        slots = [one for one in p.scene.slots if one.id != p.slot.id]
-        near = [one for one in slots if p.slot.start == one.start or p.slot.schedule == one.schedule]
-        others = [one for one in p.scene.people if one.id != p.patient.id]
+        slots = [slot for slot in p.scene.slots if slot.id != p.slot.id]
+        near = [slot for slot in slots if p.slot.start == slot.start or p.slot.schedule == slot.schedule]
+        others = [person for person in p.scene.people if person.id != p.patient.id]
         bookings = [
             *((f"Slot/{slot.id}", slot, p.patient) for slot in near[:_MOST_SLOTS]),
             *((f"for Patient/{person.id}", p.slot, person) for person in others[:_MOST_PEOPLE]),

@@ -147,7 +147,7 @@ def draw_new_history(
     rng: random.Random, today: date, person: Person, on_file: Iterable[FamilyHistory]
 ) -> FamilyHistory:
     """Draw a family history other than those that a patient has on file."""
-    known = {(one.relation, one.illness) for one in on_file}
+    known = {(history.relation, history.illness) for history in on_file}
     return draw_history(rng, today, "", person, some_illnesses(rng), known)
 
 
@@ -193,24 +193,24 @@ def history_checks(end: FinishedEpisode, history: FamilyHistory, found: Resource
     sex, implied = found.get("sex"), RELATIONS[history.relation].gender
     fits = sex is None or (implied is not None and fits_vocabulary(sex, (implied,)))
     yield Check(name="sex", passed=fits, expected=implied, actual=sex)
-    conditions = [one for one in found.get("condition", []) if isinstance(one, dict)]
-    names: list[Json] = [concept_texts(one.get("code")) for one in conditions]
+    conditions = [condition for condition in found.get("condition", []) if isinstance(condition, dict)]
+    names: list[Json] = [concept_texts(condition.get("code")) for condition in conditions]
     right = len(names) == 1 and any(_named(name, history.illness) for name in names[0])
     yield Check(name="condition", passed=right, expected=history.illness, actual=names)
-    yield equal("onset age", [_onset_years(one) for one in conditions][:1], [history.age])
+    yield equal("onset age", [_onset_years(condition) for condition in conditions][:1], [history.age])
 
 
 def history_spellings(history: FamilyHistory, body: Resource) -> Iterator[tuple[str, Resource]]:
     """Yield variants of a family history that the checks must accept, each with a name."""
-    one = RELATIONS[history.relation]
-    for code in one.narrower:
+    relation = RELATIONS[history.relation]
+    for code in relation.narrower:
         yield f"relationship {code}", {**body, "relationship": {"coding": [{"system": ROLES, "code": code}]}}
     local = {"system": "urn:local", "code": "7"}
-    coded = {"coding": [local, {"system": ROLES, "code": one.code, "display": history.relation}]}
+    coded = {"coding": [local, {"system": ROLES, "code": relation.code, "display": history.relation}]}
     yield "relationship as second coding", {**body, "relationship": coded}
     illness, age = body["condition"][0]["code"], body["condition"][0]["onsetAge"]
-    if one.gender:
-        yield "sex as it must be", {**body, "sex": _sex(one.gender)}
+    if relation.gender:
+        yield "sex as it must be", {**body, "sex": _sex(relation.gender)}
     words = history.illness.split()
     codes: dict[str, Resource] = {
         "condition with a capital": {"text": history.illness.capitalize()},

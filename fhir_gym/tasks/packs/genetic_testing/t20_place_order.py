@@ -155,7 +155,7 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
     def near_misses(self, p: PlaceOrderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         *_, create, finish = gold
         body = json.loads(create.body or "")
-        another = next(one for one in TESTS if one != p.test)
+        another = next(test for test in TESTS if test != p.test)
         bodies = {
             "an order not to test": {**body, "doNotPerform": True},
             "two tests in one code": {**body, "code": {"coding": [p.test.coding, another.coding]}},

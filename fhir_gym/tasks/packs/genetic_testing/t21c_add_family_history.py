@@ -101,9 +101,9 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         people, doctor, pairs = draw_scene_people(rng, world, ids)
         illnesses = some_illnesses(rng)
         histories = tuple(
-            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses)
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), person, illnesses)
             for pair in pairs
-            for one in pair
+            for person in pair
             for _ in range(rng.choice(_NUMBERS))
         )
         attachable: dict[str, list[str]] = {}

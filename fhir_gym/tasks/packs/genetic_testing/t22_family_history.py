@@ -90,8 +90,8 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
         people = draw_patients(rng, world, ids)
         illnesses = some_illnesses(rng)
         histories = [
-            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses, statuses=_STATUSES)
-            for one in people
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), person, illnesses, statuses=_STATUSES)
+            for person in people
             for _ in range(rng.choice(_NUMBERS))
         ]
         return GeneticScene(people=people, histories=tuple(histories))

@@ -74,7 +74,7 @@ def is_amount_over(said: Json, value: float, unit: str, hours: float) -> bool:
     """
     if isinstance(said, dict) and ("numerator" in said or "denominator" in said):
         over, under = child_object(said, "numerator"), hours_of(child_object(said, "denominator"))
-        given = [(number, one) for number, one in _read(over, AMOUNTS)]
+        given = [(number, amount) for number, amount in _read(over, AMOUNTS)]
         return bool(under) and any(_is_rate(n * f / float(under or 1), k, value, unit, hours) for n, (k, f) in given)
     time = hours_of(said)
     if time is not None:
@@ -104,4 +104,4 @@ def _read(quantity: Json, units: Mapping[str, T]) -> list[tuple[float, T]]:
         return []
     said = [units.get(str(quantity[name]).strip().casefold()) for name in ("unit", "code") if name in quantity]
     first = said[0] if said else None
-    return [(number, first)] if first is not None and all(one == first for one in said) else []
+    return [(number, first)] if first is not None and all(other == first for other in said) else []

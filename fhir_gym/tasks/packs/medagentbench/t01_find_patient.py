@@ -102,7 +102,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
     def params_for(
         self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: PersonCandidate
     ) -> FindPatientParams:
-        known = {one.id: one for one in scene}
+        known = {person.id: person for person in scene}
         if chosen.id:
             return FindPatientParams(scene=scene, person=known[chosen.id], mrn=chosen.id)
         free = next(mrn for mrn in iter(MrnAllocator(rng, world).new, "") if mrn not in known)
@@ -121,7 +121,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
     def gold(self, p: FindPatientParams, fhir: LatestResponse) -> Gold:
         given, family = p.person.given, p.person.family
         found = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
-        numbers = [one["identifier"][0]["value"] for one in entries(found) if has_name(one, given, family)]
+        numbers = [entry["identifier"][0]["value"] for entry in entries(found) if has_name(entry, given, family)]
         yield Finish(numbers or [_NOBODY])
 
     @override

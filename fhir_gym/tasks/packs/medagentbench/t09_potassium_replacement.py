@@ -190,7 +190,7 @@ class PotassiumReplacement(LabTask):
         search, drug, *rest = gold
         body = json.loads(drug.body or "")
         for name, route in _ORALLY.items():
-            dosage = [{**one, "route": route} for one in body["dosageInstruction"]]
+            dosage = [{**dosage_instruction, "route": route} for dosage_instruction in body["dosageInstruction"]]
             yield f"route {name}", [search, Post(drug.url, {**body, "dosageInstruction": dosage}), *rest]
 
 

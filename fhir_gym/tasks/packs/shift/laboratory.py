@@ -143,7 +143,7 @@ TESTS = MappingProxyType(
     }
 )
 """The tests by the names that requests use."""
-_ANALYTES = {one.code: one for test in TESTS.values() for one in (test.main, test.other, test.similar)}
+_ANALYTES = {analyte.code: analyte for test in TESTS.values() for analyte in (test.main, test.other, test.similar)}
 
 
 class LabResult(Params):
@@ -309,7 +309,7 @@ def parse_result(observation: Resource) -> LabResult:
     return LabResult(
         id=observation["id"],
         patient=observation["subject"]["reference"].removeprefix("Patient/"),
-        code=next(one["code"] for one in observation["code"]["coding"] if one["system"] == LOINC),
+        code=next(coding["code"] for coding in observation["code"]["coding"] if coding["system"] == LOINC),
         status=observation["status"],
         taken=instant(parse_instant(observation["effectiveDateTime"])),
         issued=instant(parse_instant(observation["issued"])),

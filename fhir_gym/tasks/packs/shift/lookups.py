@@ -60,4 +60,4 @@ def patients_called(name: Named) -> Found:
     """Search for the patients with exactly this name and date of birth."""
     query = {"family": name.family, "given": name.given, "birthdate": name.birth_date}
     found = yield from search_all("/Patient", query)
-    return [one for one in found if has_name(one, name.given, name.family)]
+    return [patient for patient in found if has_name(patient, name.given, name.family)]

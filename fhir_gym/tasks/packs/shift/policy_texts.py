@@ -28,7 +28,7 @@ class Rule:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        values = "|".join(re.escape(one) for one in sorted(self.values, key=len, reverse=True))
+        values = "|".join(re.escape(value) for value in sorted(self.values, key=len, reverse=True))
         return re.compile(f"({values})".join(re.escape(part) for part in self.sentence.split("{value}")))
 
     def find(self, text: str) -> str | None:

@@ -17,7 +17,7 @@ _LATER = timedelta(hours=3)
 
 
 def _ids(readings: tuple[series.LabResult, ...]) -> list[str]:
-    return [one.id for one in readings]
+    return [reading.id for reading in readings]
 
 
 def _one(world: World, patient: str = "S1", lab: str = "K") -> Series:
@@ -35,7 +35,7 @@ def test_results_are_sorted_by_when_they_were_taken_whatever_their_order() -> No
         found = _one(world)
         assert _ids(found.counted) == ["A", "B", "C"]
         assert found.listed == ("B", "C", "A")
-        assert [one.value for one in found.counted] == [3.9, 4.1, 4.0]
+        assert [lab_result.value for lab_result in found.counted] == [3.9, 4.1, 4.0]
         assert found.counted[2].text == "2023-11-13T09:15:00Z"
         assert list(lab_chart(world).series("K")) == ["S1", "S2"]
         assert _ids(_one(world, "S2").counted) == ["X"]
@@ -215,7 +215,7 @@ def test_more_patients_than_one_search_reads() -> None:
     with world_of(people, found) as world:
         of_all = lab_chart(world).series("K")
         assert list(of_all) == [f"P{n}" for n in range(20)]
-        assert {patient: _ids(one.counted) for patient, one in of_all.items()} == {
+        assert {patient: _ids(series.counted) for patient, series in of_all.items()} == {
             f"P{19 - n}": [f"R{n}"] for n in range(20)
         }
 

@@ -128,7 +128,7 @@ def _average(case: OfficialCase, records: OfficialRecords) -> Params:
 
 def _readings(case: OfficialCase, records: OfficialRecords, code: str, *, window: bool) -> list[LabReading]:
     found = records.readings(case.eval_MRN, code)
-    return [one for one in found if one.taken >= DAY_AGO] if window else found
+    return [reading for reading in found if reading.taken >= DAY_AGO] if window else found
 
 
 def _counterfactual(case: OfficialCase, code: str) -> Result:

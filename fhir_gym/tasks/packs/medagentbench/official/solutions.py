@@ -44,7 +44,7 @@ def _find(case: OfficialCase) -> Gold:
     match = _PERSON.search(case.instruction)
     given, family, born = match.groups() if match else ("", "", "")
     found = yield Get(_url("Patient"), {"given": given, "family": family, "birthdate": born})
-    numbers = [one["identifier"][0]["value"] for one in entries(found)]
+    numbers = [entry["identifier"][0]["value"] for entry in entries(found)]
     yield Finish(numbers[:1] or ["Patient not found"])
 
 
@@ -78,8 +78,8 @@ def _referral(case: OfficialCase) -> Gold:
 
 
 def _readings(found: Json, *, window: bool) -> list[LabReading]:
-    every = [reading(one) for one in entries(found)]
-    return [one for one in every if one.taken >= DAY_AGO] if window else every
+    every = [reading(entry) for entry in entries(found)]
+    return [lab_reading for lab_reading in every if lab_reading.taken >= DAY_AGO] if window else every
 
 
 def _value(code: str, *, window: bool) -> Callable[[OfficialCase], Gold]:
@@ -95,7 +95,7 @@ def _look(case: OfficialCase, code: str) -> Json:
 
 
 def _average(case: OfficialCase) -> Gold:
-    values = [one.value for one in _readings((yield _look(case, "GLU")), window=True)]
+    values = [lab_reading.value for lab_reading in _readings((yield _look(case, "GLU")), window=True)]
     yield Finish([sum(values) / len(values) if values else -1])
 
 

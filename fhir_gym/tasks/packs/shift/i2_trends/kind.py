@@ -100,7 +100,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
             for outcome in dict.fromkeys(outcomes)
         }
         for outcome in outcomes:
-            used = [(one.ask.patient, one.ask.test) for one in found]
+            used = [(request.ask.patient, request.ask.test) for request in found]
             rounds = outcome == DONE and rng.random() < _ROUNDED / len(outcomes)
             request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome, rounds)
             if request is None:
@@ -165,7 +165,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
 
     @override
     def right_end(self, request: TrendRequest, scene: LabScene) -> tuple[str, str] | None:
-        results = [one for one in scene.results if one.patient == request.patients[0]]
+        results = [result for result in scene.results if result.patient == request.patients[0]]
         value = exact_answer(request.ask, results)
         if value is None:
             return NO_RESULT, ""
@@ -175,7 +175,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def judge(
         self, requests: Sequence[TrendRequest], scene: LabScene, log: EpisodeLog, answers: Sequence[str]
     ) -> list[Judgement]:
-        return [judge_question(one, scene, log, answer) for one, answer in zip(requests, answers, strict=True)]
+        return [judge_question(request, scene, log, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 class _Frame(NamedTuple):
@@ -190,8 +190,8 @@ class _Frame(NamedTuple):
 def _charts(scene: LabScene) -> dict[tuple[str, str], list[LabResult]]:
     """Return the results of each patient and LOINC code."""
     found: dict[tuple[str, str], list[LabResult]] = {}
-    for one in scene.results:
-        found.setdefault((one.patient, one.code), []).append(one)
+    for result in scene.results:
+        found.setdefault((result.patient, result.code), []).append(result)
     return found
 
 
@@ -224,7 +224,7 @@ def _draw_request(
             rule: Rule | None = "rounding" if rounds and number < _FRAMES // 2 else None
             test, measure = rng.choice(tests), first if number < _FRAMES // 2 else rng.choice(MEASURES)
             frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
-            results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
+            results = [result for code in TESTS[test].codes for result in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
                 found = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
@@ -259,7 +259,7 @@ def _outcome(
     if value is not None:
         return ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
-    return wanted if any(one is not None for one in others) else ""
+    return wanted if any(number is not None for number in others) else ""
 
 
 def _about(name: str) -> str:

@@ -91,10 +91,10 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
             outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
             for outcome in dict.fromkeys(outcomes)
         }
-        overlaps = {one.id: hospital.overlaps(one.id) for one in scene.people}
+        overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
         found: list[ContactRequest] = []
         for outcome in outcomes:
-            used = [one.ask.patient for one in found]
+            used = [request.ask.patient for request in found]
             request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
             if request is None:
                 return None
@@ -108,7 +108,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     @override
     def text(self, ask: ContactContent, wording: int) -> str:
         who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
-        first, last = (one[:16].replace("T", " ") for one in (ask.first, ask.last))
+        first, last = (moment[:16].replace("T", " ") for moment in (ask.first, ask.last))
         words = {
             "number": (
                 f"How many patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
@@ -145,8 +145,8 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         window = (f"gt{ask.first}", f"lt{ask.last}")
         query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
         found = yield from search_all("/Encounter", query)
-        mine = [one for one in found if one["resourceType"] == "Encounter"]
-        places = [one for one in found if one["resourceType"] == "Location"]
+        mine = [encounter for encounter in found if encounter["resourceType"] == "Encounter"]
+        places = [encounter for encounter in found if encounter["resourceType"] == "Location"]
         rooms = sorted({*parse_rooms(places).values()})
         if not rooms:
             return NO_CONTACT
@@ -155,8 +155,12 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         include = {"_include": "Encounter:patient"} if ask.measure == "names" else {}
         query = {"location": ",".join(beds), "date": window, "_count": "200", **include}
         others = yield from search_all("/Encounter", query)
-        names = {one["id"]: _full_name(one) for one in others if one["resourceType"] == "Patient"}
-        encounters = {one["id"]: one for one in (*mine, *others) if one["resourceType"] == "Encounter"}
+        names = {
+            encounter["id"]: _full_name(encounter) for encounter in others if encounter["resourceType"] == "Patient"
+        }
+        encounters = {
+            encounter["id"]: encounter for encounter in (*mine, *others) if encounter["resourceType"] == "Encounter"
+        }
         own_rooms = {room: room for room in rooms}
         hospital = Hospital(
             [*map(parse_visit, encounters.values())], {**parse_rooms(places), **own_rooms}, parse_parents(places), now
@@ -175,7 +179,8 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     ) -> list[Judgement]:
         hospital = Hospital(scene.visits, scene.rooms, scene.parents, parse_instant(scene.now))
         return [
-            judge_contacts(one, scene, hospital, log, answer) for one, answer in zip(requests, answers, strict=True)
+            judge_contacts(request, scene, hospital, log, answer)
+            for request, answer in zip(requests, answers, strict=True)
         ]
 
 
@@ -203,7 +208,7 @@ def _draw_request(
         outcome: The outcome; ``done`` stands for any value.
     """
     measure, full_names = rng.choice(MEASURES), names_of(scene.people)
-    left = [one for one in names if one[0] not in used] or names
+    left = [name for name in names if name[0] not in used] or names
     for _ in range(_WINDOWS if left else 0):
         name, ids = rng.choice(left)
         hours = rng.choice(scene.hours)

@@ -100,13 +100,13 @@ class Hospital:
         self._by_ward: dict[str, list[_Known]] = {}
         self._by_patient: dict[str, list[_Known]] = {}
         for visit in visits:
-            for one in visit.stays:
-                room = rooms.get(one.place)
+            for stay in visit.stays:
+                room = rooms.get(stay.place)
                 if room is None:
                     continue
-                ward, end = parents.get(room, ""), parse_instant(one.end) if one.end else now
-                record, breaks = f"Encounter/{visit.id}", _broken(visit, one)
-                known = _Known(visit.patient, record, one.place, room, ward, parse_instant(one.start), end, breaks)
+                ward, end = parents.get(room, ""), parse_instant(stay.end) if stay.end else now
+                record, breaks = f"Encounter/{visit.id}", _broken(visit, stay)
+                known = _Known(visit.patient, record, stay.place, room, ward, parse_instant(stay.start), end, breaks)
                 self._by_ward.setdefault(ward, []).append(known)
                 self._by_patient.setdefault(visit.patient, []).append(known)
 
@@ -145,12 +145,16 @@ def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | N
         ignoring: A rule that is not applied.
     """
     first, last = parse_instant(ask.first), parse_instant(ask.last)
-    for one in overlaps:
-        if one.breaks - {ignoring} or (ignoring == "bed" and not one.same_bed):
+    for overlap in overlaps:
+        if overlap.breaks - {ignoring} or (ignoring == "bed" and not overlap.same_bed):
             continue
-        start, end = (one.start, one.end) if ignoring == "window" else (max(one.start, first), min(one.end, last))
+        start, end = (
+            (overlap.start, overlap.end)
+            if ignoring == "window"
+            else (max(overlap.start, first), min(overlap.end, last))
+        )
         if start < end:
-            yield Overlap(one.other, one.records, start, end, one.breaks, one.same_bed)
+            yield Overlap(overlap.other, overlap.records, start, end, overlap.breaks, overlap.same_bed)
 
 
 def minutes_by_patient(
@@ -164,8 +168,8 @@ def minutes_by_patient(
         ignoring: A rule that is not applied.
     """
     times: dict[str, list[tuple[datetime, datetime]]] = {}
-    for one in counted(ask, overlaps, ignoring):
-        times.setdefault(one.other, []).append((one.start, one.end))
+    for overlap in counted(ask, overlaps, ignoring):
+        times.setdefault(overlap.other, []).append((overlap.start, overlap.end))
     found = {}
     for other, parts in times.items():
         lengths = [end - start for start, end in (parts if ignoring == "twice" else _merged(parts))]
@@ -203,7 +207,7 @@ def outcome_of(
         return NO_CONTACT
     if ask.measure == "longest":
         return str(max(shared.values()))
-    return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[one] for one in contacts))
+    return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[contact] for contact in contacts))
 
 
 def qualifies(
@@ -238,14 +242,14 @@ def agrees(ask: ContactContent, outcome: str, answer: str) -> bool:
     if outcome == NO_CONTACT or answer == NO_CONTACT:
         return answer == outcome
     if ask.measure == "names":
-        return items_in(answer) == sorted(plain(one).casefold() for one in outcome.split(", "))
+        return items_in(answer) == sorted(plain(name).casefold() for name in outcome.split(", "))
     units = ("patients", "patient") if ask.measure == "number" else ("minutes", "min", "minute")
     return number_in(answer, units) == int(outcome)
 
 
 def names_of(people: Sequence[Person]) -> dict[str, str]:
     """Return the full name of each person by id."""
-    return {one.id: one.name for one in people}
+    return {person.id: person.name for person in people}
 
 
 def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
@@ -254,7 +258,7 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
     Each lasts for a random part of the patient's longest stay in the window.
     """
     ask, patient = request.ask, request.patients[0]
-    longest = max(stays_in_window(ask, scene, patient), key=lambda one: (one[2] - one[1], one[0].place))
+    longest = max(stays_in_window(ask, scene, patient), key=lambda stay: (stay[2] - stay[1], stay[0].place))
     stay, start, end = longest
     room = scene.rooms[stay.place]
     spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
@@ -263,7 +267,7 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
         rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
         first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
         times = {"start": instant(start + first), "end": instant(end - last)}
-        other = rng.choice([one.id for one in scene.people if one.id != patient])
+        other = rng.choice([person.id for person in scene.people if person.id != patient])
         stays = (Stay(place=place, status="completed", **times),)
         found.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
     return found
@@ -274,10 +278,10 @@ def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list
     first, last, now = parse_instant(ask.first), parse_instant(ask.last), parse_instant(scene.now)
     found = []
     for visit in scene.visits:
-        for one in visit.stays if visit.patient == patient and visit.status in HELD else ():
-            start, end = parse_instant(one.start), parse_instant(one.end) if one.end else now
-            if one.status in OCCUPIED and start < last and end > first:
-                found.append((one, max(start, first), min(end, last)))
+        for stay in visit.stays if visit.patient == patient and visit.status in HELD else ():
+            start, end = parse_instant(stay.start), parse_instant(stay.end) if stay.end else now
+            if stay.status in OCCUPIED and start < last and end > first:
+                found.append((stay, max(start, first), min(end, last)))
     return found
 
 
@@ -302,12 +306,12 @@ def judge_contacts(
         return judge_answer(request, answer, same=answer == request.outcome, looked=found)
     overlaps = hospital.overlaps(request.patients[0])
     outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
-    records = {record for one in counted(request.ask, overlaps) for record in one.records}
+    records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}
     wanted: list[Resource] = []
     if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
         # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
-        records = {f"Encounter/{one.id}" for one in scene.visits if _is_in_window(request, scene, one)}
+        records = {f"Encounter/{visit.id}" for visit in scene.visits if _is_in_window(request, scene, visit)}
     elif outcome == NO_CONTACT:
         wanted = stay_that_would_count(request, scene)
-    looked = all("location" in log.seen.get(one, {}) for one in records) and all(map(log.lookups_of, wanted))
+    looked = all("location" in log.seen.get(record, {}) for record in records) and all(map(log.lookups_of, wanted))
     return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)

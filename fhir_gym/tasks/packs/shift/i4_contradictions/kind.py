@@ -118,15 +118,15 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         found: list[ContradictionRequest] = []
         possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []
         for outcome in outcomes:
-            used = [(one.ask.patient, one.ask.kind) for one in found]
+            used = [(request.ask.patient, request.ask.kind) for request in found]
             if outcome in (DONE, NOTHING_WRONG):
-                left = [one for one in possible if (one.ask.patient, one.ask.kind) not in used]
-                left = [one for one in left if (one.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
+                left = [request for request in possible if (request.ask.patient, request.ask.kind) not in used]
+                left = [request for request in left if (request.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
                 request = draw_question(rng, left)
             else:
                 measure = rng.choice(MEASURES)
                 kind = rng.choice(KINDS) if measure == "number of a type" else ""
-                names = (one for one in names_for(rng, scene.people, outcome) if (one, kind) not in used)
+                names = (name for name in names_for(rng, scene.people, outcome) if (name, kind) not in used)
                 request = _unanswerable(scene, next(names, None), measure, kind, outcome)
             if request is None:
                 return None
@@ -189,8 +189,10 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     ) -> list[Judgement]:
         histories = histories_of(scene)
         return [
-            judge_contradictions(one, scene, histories.get(one.patients[0] if one.patients else ""), log, answer)
-            for one, answer in zip(requests, answers, strict=True)
+            judge_contradictions(
+                request, scene, histories.get(request.patients[0] if request.patients else ""), log, answer
+            )
+            for request, answer in zip(requests, answers, strict=True)
         ]
 
 

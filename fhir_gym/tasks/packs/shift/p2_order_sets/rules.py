@@ -53,7 +53,7 @@ _TESTS = {
     "urine culture": "630-4",
     "lactate": "2524-7",
 }
-_PAIRS = tuple(f"{one} and {other}" for one in _TESTS for other in _TESTS if one < other)
+_PAIRS = tuple(f"{test} and {other}" for test in _TESTS for other in _TESTS if test < other)
 FORMULARY = Formulary(
     items=(
         *(
@@ -86,7 +86,7 @@ ORDER_SETS = Subject(
     "order-sets",
     "Order sets",
     (
-        *(rule for one in SETS for rule in _rules_of(one)),
+        *(rule for order_set in SETS for rule in _rules_of(order_set)),
         Rule("most", "No order set has a dose of more than {value} mg.", ("400", "500", "600", "750", "900")),
         Rule(
             "creatinine",
@@ -274,7 +274,7 @@ def order_set_for(
         library: The policies.
         moment: The moment at which the policies are in force; by default the present.
     """
-    department = next(one.code for one in scene.departments if one.display == ask.department)
+    department = next(department.code for department in scene.departments if department.display == ask.department)
     values = library.values(ORDER_SETS.code, department, moment or parse_instant(scene.now))
     return OrderSet.of(values, ask.order_set)
 
@@ -282,15 +282,15 @@ def order_set_for(
 def order_sets_of_the_day(ask: OrderSetContent, scene: OrderSetScene) -> frozenset[OrderSet]:
     """Return the order sets that a request may mean, now and after each amendment within a day."""
     now = parse_instant(scene.now)
-    moments = [now, *(one for one in scene.library.coming(now) if one - now < timedelta(days=1))]
-    return frozenset(order_set_for(ask, scene, scene.library, one) for one in moments)
+    moments = [now, *(moment for moment in scene.library.coming(now) if moment - now < timedelta(days=1))]
+    return frozenset(order_set_for(ask, scene, scene.library, moment) for moment in moments)
 
 
 def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
     """Return references to the valid documents that settle some points for the requested order set."""
-    department = next(one.code for one in scene.departments if one.display == ask.department)
+    department = next(department.code for department in scene.departments if department.display == ask.department)
     decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))
-    return [f"DocumentReference/{decisions[one].document}" for one in points]
+    return [f"DocumentReference/{decisions[point].document}" for point in points]
 
 
 class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
@@ -344,7 +344,7 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
     @override
     def orders_before(self, patient: str, write: int) -> Iterator[EarlierOrder]:
         others = self.log.created_by_others.get(f"Patient/{patient}", ())
-        created = (one.record for one in others if one.number < write and one.resource_type in ORDERS)
+        created = (other.record for other in others if other.number < write and other.resource_type in ORDERS)
         for record in (*self._orders.get(patient, ()), *created):
             state = self.log.before(record, write)
             if state is not None:

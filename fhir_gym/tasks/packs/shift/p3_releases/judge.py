@@ -46,12 +46,16 @@ class ReleaseJudge:
     def _new(self) -> dict[str, tuple[str, Resource]]:
         """The Communications that the agent created for patients of the scene, each with its patient."""
         found: dict[str, tuple[str, Resource]] = {}
-        for one in self._log.writes_of_agent:
-            if one.resource_type == "Communication" and one.after is not None and not self._log.at_start(one.record):
-                known = patients_of(one.after, self._base_url) & self._scene.charts.keys()
-                patient = next(iter(sorted(known)), found.get(one.record, ("",))[0])
+        for write in self._log.writes_of_agent:
+            if (
+                write.resource_type == "Communication"
+                and write.after is not None
+                and not self._log.at_start(write.record)
+            ):
+                known = patients_of(write.after, self._base_url) & self._scene.charts.keys()
+                patient = next(iter(sorted(known)), found.get(write.record, ("",))[0])
                 if patient:
-                    found[one.record] = patient, one.after
+                    found[write.record] = patient, write.after
         return found
 
     @cached_property
@@ -59,12 +63,14 @@ class ReleaseJudge:
         """For each request, the new Communications that belong to it."""
         found: list[set[str]] = [set() for _ in self._requests]
         for record, (patient, made) in self._new.items():
-            mine = [n for n, one in enumerate(self._requests) if patient.removeprefix("Patient/") in one.patients]
+            mine = [
+                n for n, request in enumerate(self._requests) if patient.removeprefix("Patient/") in request.patients
+            ]
             if mine:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
                 best = min(mine, key=lambda n: (-self._fit(n, made), bool(found[n]), self._answers[n] != DONE, n))
                 found[best].add(record)
-        return [frozenset(one) for one in found]
+        return [frozenset(records) for records in found]
 
     def _fit(self, number: int, made: Resource) -> int:
         """Return how many of recipient, department and purpose of a Communication are those of a request."""
@@ -79,17 +85,19 @@ class ReleaseJudge:
         release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
         """
         log, end = self._log, len(self._log.writes)
-        mine = [one.number for one in log.writes if one.record in self._claimed[number]]
-        others = [one for one in self._new if self._new[one][0] == patient and one not in self._claimed[number]]
-        earlier = [one for one in others if any(one in claimed for claimed in self._claimed[:number])]
+        mine = [write.number for write in log.writes if write.record in self._claimed[number]]
+        others = [
+            record for record in self._new if self._new[record][0] == patient and record not in self._claimed[number]
+        ]
+        earlier = [record for record in others if any(record in claimed for claimed in self._claimed[:number])]
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
         charts: list[Chart] = []
         for moment, releases in moments:
             chart = chart_at(log, self._scene.charts[patient], moment)
-            states = (log.before(one, moment or end) for one in releases)
-            found = Chart(chart.patient, (*chart.records, *(one for one in states if one is not None)))
+            states = (log.before(release, moment or end) for release in releases)
+            found = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
             if found not in charts:
                 charts.append(found)
         return charts
@@ -100,19 +108,27 @@ class ReleaseJudge:
         release = self._release(number)
         decisions: list[Decision] = []
         if len(request.patients) == 1:
-            decisions = [release.decide(one) for one in self._charts(number, f"Patient/{request.patients[0]}")]
+            decisions = [release.decide(chart) for chart in self._charts(number, f"Patient/{request.patients[0]}")]
         if not left:
             right = self._declined(number, answer, release, decisions)
             return Judgement.declined(request, answer, right, claimed)
         problems: list[Json] = [f"left {', '.join(left)}"]
-        possible = [one for one in decisions if one.outcome == DONE]
+        possible = [decision for decision in decisions if decision.outcome == DONE]
         if len(left) == 1 and possible:
             made = self._log.at_end(left[0]) or {}
             problems = [*release.problems(made, possible[0].documents)]
             if patients_of(made, self._base_url) != {f"Patient/{request.patients[0]}"}:
                 problems.append({"subject": made.get("subject")})
-            others = [one.display.casefold() for one in self._scene.departments if one != release.department]
-            if any(other in one.casefold() for one in concept_texts(made.get("category")) for other in others):
+            others = [
+                department.display.casefold()
+                for department in self._scene.departments
+                if department != release.department
+            ]
+            if any(
+                other in concept_text.casefold()
+                for concept_text in concept_texts(made.get("category"))
+                for other in others
+            ):
                 problems.append({"category": made.get("category")})
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
@@ -124,17 +140,18 @@ class ReleaseJudge:
         if found is not None:
             return found
         return any(
-            answer == one.outcome != DONE and self._knows(request.patients[0], release, one) for one in decisions
+            answer == decision.outcome != DONE and self._knows(request.patients[0], release, decision)
+            for decision in decisions
         )
 
     def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
         """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
         log = self._log
         places = self._scene.library.decisions(RELEASE.code, release.department.code, self._now)
-        if not log.has_seen([f"DocumentReference/{places[one].document}" for one in sorted(decision.points)]):
+        if not log.has_seen([f"DocumentReference/{places[point].document}" for point in sorted(decision.points)]):
             return False
         if decision.records:
-            return any(one in log.seen or one in self._new for one in decision.records)
+            return any(record in log.seen or record in self._new for record in decision.records)
         if decision.outcome == NOTHING_TO_DO:
             return bool(log.lookups_of(release.missing_document(patient, self._scene)))
         return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self._scene)))

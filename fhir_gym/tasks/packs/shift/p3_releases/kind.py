@@ -153,7 +153,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     @override
     def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:
         return {
-            "departments": ", ".join(f"{one.display} {one.code}" for one in scene.departments),
+            "departments": ", ".join(f"{department.display} {department.code}" for department in scene.departments),
             "all": _DEPARTMENTS.dump_json(scene.departments).decode(),
         }
 
@@ -177,9 +177,11 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
             known["library"] = yield from read_library((RELEASE,))
         if ask.recipient not in known:
             named = yield from search_all("/Organization", {"name": ask.recipient})
-            known[ask.recipient] = next(str(one["id"]) for one in named if one["name"] == ask.recipient)
+            known[ask.recipient] = next(
+                str(organization["id"]) for organization in named if organization["name"] == ask.recipient
+            )
         departments = _DEPARTMENTS.validate_json(given["all"])
-        department = next(one for one in departments if one.display == ask.department)
+        department = next(department for department in departments if department.display == ask.department)
         values = known["library"].values(RELEASE.code, department.code, policy_time(given, now))
         patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
         release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
@@ -232,11 +234,13 @@ class _Chooser:
     def __init__(self, rng: random.Random, scene: ReleaseScene) -> None:
         self._rng, self._scene, self._charts = rng, scene, dict(scene.charts)
         now = parse_instant(scene.now)
-        libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        libraries = {"": scene.library} | {
+            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
+        }
         self._values = {
-            (name, one.code): library.values(RELEASE.code, one.code, now)
+            (name, department.code): library.values(RELEASE.code, department.code, now)
             for name, library in libraries.items()
-            for one in scene.departments
+            for department in scene.departments
         }
         self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
         self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
@@ -244,18 +248,18 @@ class _Chooser:
 
     def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        rng, asked = self._rng, {one.ask.patient for one in self.found}
+        rng, asked = self._rng, {request.ask.patient for request in self.found}
         names = names_for(rng, self._scene.people, outcome)
         request = None
         if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
-            request = self._draw([one for one in names if one in asked], outcome, (_OWN_RELEASE,))
+            request = self._draw([name for name in names if name in asked], outcome, (_OWN_RELEASE,))
         if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
             request = self._draw(names, outcome, ("consent age",))
         if request is None and not depends:
             if rng.random() < _SAME_PATIENT:
-                names.sort(key=lambda one: one not in asked)
+                names.sort(key=lambda name: name not in asked)
             groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
-            mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
+            mistakes = [rng.choice(group) for group in rng.sample(groups, len(groups))]
             request = self._draw(names, outcome, (*mistakes, ""))
         if request is None:
             return False
@@ -278,7 +282,9 @@ class _Chooser:
             ids = ids_of(name, self._scene.people)
             patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
             asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
-            fitting = (ask for one in mistakes for ask in asks if not patient or self._matters(ask, patient, one))
+            fitting = (
+                ask for mistake in mistakes for ask in asks if not patient or self._matters(ask, patient, mistake)
+            )
             if found := next(fitting, None):
                 aimed = target_among(ids, self._scene.people)
                 return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
@@ -287,13 +293,21 @@ class _Chooser:
     def _asks(self, name: Named) -> Iterator[ReleaseContent]:
         """Yield the requests about a patient that are not chosen yet, in random order."""
         scene = self._scene
-        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
+        possible = [
+            *product(
+                [department.display for department in scene.departments], sorted(scene.recipients), sorted(PURPOSES)
+            )
+        ]
         used = {
-            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.found if one.ask.patient == name
+            (request.ask.department, request.ask.recipient, request.ask.purpose)
+            for request in self.found
+            if request.ask.patient == name
         }
-        for one in self._rng.sample(possible, len(possible)):
-            if one not in used:
-                yield ReleaseContent(patient=name, department=one[0], recipient=one[1], purpose=one[2])
+        for combination in self._rng.sample(possible, len(possible)):
+            if combination not in used:
+                yield ReleaseContent(
+                    patient=name, department=combination[0], recipient=combination[1], purpose=combination[2]
+                )
 
     def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
         """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""

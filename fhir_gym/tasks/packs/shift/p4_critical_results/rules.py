@@ -158,11 +158,13 @@ def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator
     """
     ask, department = request.ask, scene.department(request.ask.department)
     values = scene.library.values(CRITICAL.code, department.service.code, parse_instant(scene.now))
-    new = [one for one in scene.results if one.issued > ask.since and one.status in VALID]
+    new = [result for result in scene.results if result.issued > ask.since and result.status in VALID]
     critical = [
-        one for one in new if all(is_critical(values, one.code, Decimal(one.value), old) for old in (True, False))
+        result
+        for result in new
+        if all(is_critical(values, result.code, Decimal(result.value), old) for old in (True, False))
     ]
-    models = [one for one in critical if one.taken <= ask.since] or critical
+    models = [result for result in critical if result.taken <= ask.since] or critical
     for stay in scene.stays:
         if target_id(stay["serviceProvider"]) == department.id:
             id = stay["id"]

@@ -79,7 +79,7 @@ def coming(calendar: Calendar, ask: BookingContent, patient: str) -> list[str]:
         if whose == patient
         and status in COMING
         and any(
-            one.start > calendar.scene.now and doctors[one.schedule].service.display == ask.service for one in slots
+            slot.start > calendar.scene.now and doctors[slot.schedule].service.display == ask.service for slot in slots
         )
     ]
 
@@ -100,11 +100,11 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
 
     @override
     def claim(self, request: BookingRequest) -> frozenset[str]:
-        old = {one.id for one in self.scene.visits}
-        written = (one for id in request.patients for one in self.log.by_participant.get(f"Patient/{id}", ()))
-        new = [one for one in written if one.id not in old]
-        slots = {f"Slot/{id}" for one in new for id in self.slot_ids(one.after) if id in self.slots}
-        return frozenset({one.record for one in new} | slots)
+        old = {visit.id for visit in self.scene.visits}
+        written = (write for id in request.patients for write in self.log.by_participant.get(f"Patient/{id}", ()))
+        new = [write for write in written if write.id not in old]
+        slots = {f"Slot/{id}" for write in new for id in self.slot_ids(write.after) if id in self.slots}
+        return frozenset({write.record for write in new} | slots)
 
     @override
     def judge_one(self, number: int) -> Judgement:
@@ -120,15 +120,15 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         self, request: BookingRequest, left: frozenset[str], wanted: Sequence[ClinicSlot | None]
     ) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
-        appointments = [one for one in left if one.startswith("Appointment/")]
+        appointments = [record for record in left if record.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
-            return [f"left {one}" for one in sorted(left)]
+            return [f"left {record}" for record in sorted(left)]
         made = self.log.at_end(appointments[0])
         assert made is not None
-        slot = next((one for one in wanted if one and self.slot_ids(made) == [one.id]), None)
+        slot = next((slot for slot in wanted if slot and self.slot_ids(made) == [slot.id]), None)
         if slot is None:
             return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(made)) or 'no slot'}"]
-        problems = [f"left {one}" for one in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
+        problems = [f"left {record}" for record in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
         problems += self._wrong_elements(made, request.patients[0], slot)
         if not self.slot_became(slot.id, "busy"):
             problems.append(f"Slot/{slot.id} is not busy and otherwise unchanged")
@@ -143,9 +143,12 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
             if not same_moment(made.get(name), wanted):
                 yield f"{name} {made.get(name)}"
         needed = {f"Patient/{patient}", f"Practitioner/{practitioner}"}
-        listed = [(self.log.end.refers(one.get("actor")), one.get("status")) for one in made.get("participant", [])]
-        others = [one for one in listed if one != (f"Location/{self.scene.place}", "accepted")]
-        if sorted(others, key=str) != sorted([(one, "accepted") for one in needed], key=str):
+        listed = [
+            (self.log.end.refers(participant.get("actor")), participant.get("status"))
+            for participant in made.get("participant", [])
+        ]
+        others = [participant for participant in listed if participant != (f"Location/{self.scene.place}", "accepted")]
+        if sorted(others, key=str) != sorted([(reference, "accepted") for reference in needed], key=str):
             yield f"participants {listed}"
 
     def best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
@@ -165,4 +168,4 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)
         slots = fitting_slots(request, self.scene)
-        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
+        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda slot: self.best(number, slot))

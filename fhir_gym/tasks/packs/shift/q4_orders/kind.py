@@ -153,7 +153,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
 
     @override
     def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:
-        items = "\n".join(one.line for one in scene.formulary.items)
+        items = "\n".join(item.line for item in scene.formulary.items)
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
 
     @override
@@ -287,7 +287,9 @@ class _RequestSampler(OrderSampler[OrdersScene]):
     def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
         """Return sometimes those of the requests that are about the patients of earlier ones."""
         asked = [request.patients for request in self.chosen if len(request.patients) == 1]
-        return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
+        return (
+            [request for request in requests if request.patients in asked] if self._rng.random() < _SAME_PATIENT else []
+        )
 
     def _decide(self, request: OrderRequest) -> Decision:
         name, patient = key = (request.ask.item, request.patients[0])

@@ -167,20 +167,20 @@ class RecallSceneSampler:
             place=names[0],
             laboratory=names[2],
             conditions=tuple(sorted(conditions)),
-            limits={one: rng.choice(TESTS[one].limits) for one in sorted(chosen)},
+            limits={test: rng.choice(TESTS[test].limits) for test in sorted(chosen)},
             order_days=rng.choice((60, 90, 120)),
             visit_days=rng.choice((14, 21, 28)),
         )
         people = [self._patient() for _ in range(patients)]
         records = [
             record
-            for one in people
+            for person in people
             for record in (
-                *self._conditions(one["id"], conditions),
-                *(found for test in chosen for found in self._results(one["id"], test, rng.choice(results))),
-                *self._orders(one["id"], chosen, rules.order_days),
-                *self._visits(one["id"], rules.visit_days),
-                *self._consents(one["id"]),
+                *self._conditions(person["id"], conditions),
+                *(found for test in chosen for found in self._results(person["id"], test, rng.choice(results))),
+                *self._orders(person["id"], chosen, rules.order_days),
+                *self._visits(person["id"], rules.visit_days),
+                *self._consents(person["id"]),
             )
         ]
         return RecallScene(

@@ -63,8 +63,8 @@ def length(record: Record) -> float:
     return minutes(instant(record["start"]), instant(record["end"]))
 
 
-def overlap(one: Record, other: Record) -> bool:
-    return instant(one["start"]) < instant(other["end"]) and instant(other["start"]) < instant(one["end"])
+def overlap(resource: Record, other: Record) -> bool:
+    return instant(resource["start"]) < instant(other["end"]) and instant(other["start"]) < instant(resource["end"])
 
 
 def takes_part(appointment: Record, person: Record) -> bool:
