@@ -204,12 +204,12 @@ class EpisodeConfig:
         known = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
         if self.level is None and not self.dials:
             return known
-        found = {key: task for key, task in known.items() if self.level in (None, task.level)}
-        if not found:
+        tasks_of_level = {key: task for key, task in known.items() if self.level in (None, task.level)}
+        if not tasks_of_level:
             levels = sorted({task.level for task in known.values() if task.level is not None})
             there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
             raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
-        return TaskSet(found, self.dials)
+        return TaskSet(tasks_of_level, self.dials)
 
     @property
     def variations(self) -> range:

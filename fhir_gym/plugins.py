@@ -44,8 +44,8 @@ WORLDS = "fhir_gym.worlds"
 
 def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group, sorted by name. If two distributions use the same name, the first wins."""
-    found = sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point), point.value))
-    return {point.name: point for point in reversed(found)}
+    points = sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point), point.value))
+    return {point.name: point for point in reversed(points)}
 
 
 def load_plugin(point: EntryPoint) -> Any:

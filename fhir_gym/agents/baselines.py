@@ -135,9 +135,9 @@ class RandomAgent:
 
     def act(self, observation: str) -> str:
         """Return a random action."""
-        for found in (*_REFERENCE.findall(observation), *map("/".join, _FIRST_ID.findall(observation))):
+        for reference in (*_REFERENCE.findall(observation), *map("/".join, _FIRST_ID.findall(observation))):
             if len(self._seen) < _MAX_SEEN:
-                self._seen[found] = None
+                self._seen[reference] = None
         rng = self._rng
         if rng.random() < self._finish:
             return self._answer().text()

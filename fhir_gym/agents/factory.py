@@ -161,15 +161,15 @@ def make_agent(name: str, /, **settings: Any) -> Agent:
         return cast(Agent, _call(name, AGENTS[name], settings))
     installed = entry_points_of(GROUP)
     if name in installed:
-        found = load_plugin(installed[name])
+        factory = load_plugin(installed[name])
     elif ":" in name:
-        found = find_object(name)
+        factory = find_object(name)
     else:
         raise UnknownNameError("agent", name, agent_names())
-    if callable(found) and _is_policy(found):
-        return ScriptedAgent(_FunctionScript(found), name=found.__name__)
+    if callable(factory) and _is_policy(factory):
+        return ScriptedAgent(_FunctionScript(factory), name=factory.__name__)
     try:
-        return cast(Agent, require_agent(_call(name, found, settings) if callable(found) else found))
+        return cast(Agent, require_agent(_call(name, factory, settings) if callable(factory) else factory))
     except WrongTypeError as error:
         raise WrongTypeError(f"{name} is not an agent: {error}") from error
 
@@ -186,8 +186,8 @@ class _FunctionScript:
         return self._function(observation, step) if self._takes_step else self._function(observation)
 
 
-def _is_policy(found: Factory) -> bool:
-    parameters = [] if inspect.isclass(found) else list(inspect.signature(found).parameters)
+def _is_policy(factory: Factory) -> bool:
+    parameters = [] if inspect.isclass(factory) else list(inspect.signature(factory).parameters)
     return parameters[:1] == ["observation"]
 
 

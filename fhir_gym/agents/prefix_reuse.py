@@ -157,15 +157,15 @@ class PrefixReuse:
 
         At least the last token of the prompt must be read, so it is never part of the start.
         """
-        best, found = 0, None
+        best, longest = 0, None
         for known, layers in self._kept.items():
             limit = min(len(known), len(ids) - 1)
             if limit <= best or known[:best] != ids[:best]:
                 continue
             same = limit if known[:limit] == ids[:limit] else _common(known, ids, limit)
             if same > best:
-                best, found = same, layers
-        return best, found
+                best, longest = same, layers
+        return best, longest
 
     def _keep(self, ids: tuple[int, ...], layers: _Kept) -> None:
         """Keep a sequence, and drop the oldest ones if there are too many."""

@@ -210,8 +210,8 @@ class Transformer:
             logits_processor=[sampler],
             stopping_criteria=[_StopWhen(torch, stopped)],
         )
-        found: list[list[int]] = out[:, longest:].tolist()
-        return found
+        sampled: list[list[int]] = out[:, longest:].tolist()
+        return sampled
 
     def fingerprint(self) -> str:
         """Return a hash of the names, shapes and first values of the weights; it distinguishes models."""

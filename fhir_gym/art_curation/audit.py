@@ -83,13 +83,16 @@ def facts_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterato
         yield from _table_faults(text, plan)
 
 
-def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> Iterator[str]:
+def rules_missing(case: ReasoningCase, plan: CaseSpec, examination: Examination) -> Iterator[str]:
     """Yield the rules on which the answer depends but which the prompt does not state."""
     text = prompt(case, plan)
     needed: dict[str, str] = {}
-    if found.value is not None and found.value in (found.limits.get("low"), found.limits.get("high")):
+    if examination.value is not None and examination.value in (
+        examination.limits.get("low"),
+        examination.limits.get("high"),
+    ):
         needed["limit"] = "the value is exactly a limit"
-    reading = found.reading
+    reading = examination.reading
     ends = (reading.start, reading.end)
     if any(row.taken in ends for row in (*reading.counted, *reading.foreign)):
         needed["edge"] = "a result was taken exactly at an end of the window"
@@ -106,16 +109,16 @@ def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> It
             yield f"{why}, but the text has no rule for it"
 
 
-def untruths(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: Extract) -> Iterator[str]:
+def untruths(case: ReasoningCase, plan: CaseSpec, examination: Examination, extract: Extract) -> Iterator[str]:
     """Yield false statements about the patient, and references to other patients."""
-    age = found.age
+    age = examination.age
     for match in _AGE.finditer(case.instruction):
         if int(match[1] or match[2]) != age:
             yield f"the patient is {age} years old, but the text says {match[0]!r}"
     said = senses(case.instruction)
     for sex in ("male", "female"):
-        if sex in said and found.person.gender != sex:
-            yield f"the patient is {found.person.gender}, but the instruction says {sex}"
+        if sex in said and examination.person.gender != sex:
+            yield f"the patient is {examination.person.gender}, but the instruction says {sex}"
     if age is not None and age < _ADULT and re.search(r"\b(?:wo)?man\b", case.instruction):
         yield f"the patient is {age} years old, but the instruction calls the patient an adult"
     if "old" in said and (age is None or age < _OLD):
@@ -126,17 +129,17 @@ def untruths(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: E
             yield f"the text names another patient: {word}"
 
 
-def wording(case: ReasoningCase, plan: CaseSpec, found: Examination, now: datetime) -> tuple[bool, list[str]]:
+def wording(case: ReasoningCase, plan: CaseSpec, examination: Examination, now: datetime) -> tuple[bool, list[str]]:
     """Return whether the instruction differs from its template, and the errors in the text.
 
     The context contains the rules and is never reworded.
     """
-    who = found.person
+    who = examination.person
     person = PatientSummary(who.id, who.name, who.gender or "", birth_date=None)
     order = ORDERS[plan.order] if plan.order else None
-    template = instruction(plan, person, found.age, instant(now), order)
+    template = instruction(plan, person, examination.age, instant(now), order)
     faults = []
-    if case.context != context(plan, person, found.age, order):
+    if case.context != context(plan, person, examination.age, order):
         faults.append("the context differs from the specification")
     if case.instruction == template:
         return False, faults
@@ -330,12 +333,12 @@ def audit_cases(cases: Sequence[ReasoningCase], source: World | Path, *, now: da
     if now is None:
         raise FhirGymError("the argument now is required: an export does not contain the current time")
     labs = {case.plan.lab for case in cases if case.plan} if all(case.plan for case in cases) else set(LABS)
-    found = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
+    extracted = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
     seen = _Seen()
     kept: list[Audited] = []
     dropped: list[Dropped] = []
     for case in cases:
-        result = _audited(case, found, seen)
+        result = _audited(case, extracted, seen)
         if isinstance(result, Audited):
             kept.append(result)
             seen.add(case, result.plan)
@@ -380,28 +383,28 @@ def _audited(case: ReasoningCase, extract: Extract, seen: _Seen) -> Audited | tu
     if faults:
         return faults
     try:
-        found = examine(case, plan, extract)
+        examination = examine(case, plan, extract)
     except ExaminationError as error:
         return (Reason("disagrees", str(error)),)
-    reworded, changed = wording(case, plan, found, extract.now) if own else (False, [])
-    reasons = (*_reasons(case, plan, found, extract), *(Reason("text", text) for text in changed))
+    reworded, changed = wording(case, plan, examination, extract.now) if own else (False, [])
+    reasons = (*_reasons(case, plan, examination, extract), *(Reason("text", text) for text in changed))
     reasons += tuple(seen.reasons(case, plan))
     if reasons:
         return reasons
-    raised = signals(plan, found, extract.now, reworded=reworded, own=own)
-    return Audited(case, plan, found, raised, confidence(raised))
+    raised = signals(plan, examination, extract.now, reworded=reworded, own=own)
+    return Audited(case, plan, examination, raised, confidence(raised))
 
 
-def _reasons(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: Extract) -> Iterator[Reason]:
-    for text in disagreements(case, found):
+def _reasons(case: ReasoningCase, plan: CaseSpec, examination: Examination, extract: Extract) -> Iterator[Reason]:
+    for text in disagreements(case, examination):
         yield Reason("disagrees", text)
-    for text in found.doubts:
+    for text in examination.doubts:
         yield Reason("ambiguous", text)
     for text in facts_missing(case, plan, extract.now):
         yield Reason("text", text)
-    for text in rules_missing(case, plan, found):
+    for text in rules_missing(case, plan, examination):
         yield Reason("ambiguous", text)
-    for text in untruths(case, plan, found, extract):
+    for text in untruths(case, plan, examination, extract):
         yield Reason("text", text)
 
 

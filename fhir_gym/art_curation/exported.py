@@ -136,7 +136,7 @@ def extract(source: World | Path, labs: Collection[str], numbers: Collection[str
                 for lab in dict.fromkeys(_codes(resource)):
                     if lab in labs:
                         rows[lab, patient].append(_row(resource, order))
-    return Extract(now, people, {key: tuple(found) for key, found in rows.items()}, {
+    return Extract(now, people, {key: tuple(results) for key, results in rows.items()}, {
         number: tuple(ids) for number, ids in holders.items()
     })  # fmt: skip
 

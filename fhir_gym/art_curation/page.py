@@ -57,10 +57,10 @@ def _article(number: int, row: ReviewEntry) -> str:
 
 
 def _table(lines: Iterable[Line]) -> str:
-    found = [
+    rows = [
         f'<tr class="{"decides" if line.role == "decides" else "beside"}">'
         + "".join(f"<td>{escape(cell)}</td>" for cell in (line.taken, line.value, line.status, line.id, line.role))
         + "</tr>"
         for line in lines
     ]
-    return "\n".join(found) or '<tr><td colspan="5">no results of this kind</td></tr>'
+    return "\n".join(rows) or '<tr><td colspan="5">no results of this kind</td></tr>'

@@ -221,9 +221,9 @@ def apply_verdicts(
     return Reviewed(tuple(case for case in cases if case.id not in gone), rejected, withheld)
 
 
-def _lines(found: Examination) -> tuple[Line, ...]:
-    used = {row.id for row in found.used}
-    reading = found.reading
+def _lines(examination: Examination) -> tuple[Line, ...]:
+    used = {row.id for row in examination.used}
+    reading = examination.reading
     roles = (
         ("counts, not the latest", [row for row in reading.counted if row.id not in used][-_AROUND:]),
         ("replaced by one of the same time", reading.replaced),
@@ -232,8 +232,8 @@ def _lines(found: Examination) -> tuple[Line, ...]:
         ("before the window", reading.before[-_AROUND:]),
         ("after the moment", reading.later[:_AROUND]),
     )
-    since = min((row.taken for row in found.used if row.taken), default=reading.start)
-    lines = [(row, "decides") for row in found.used]
+    since = min((row.taken for row in examination.used if row.taken), default=reading.start)
+    lines = [(row, "decides") for row in examination.used]
     for role, rows in roles:
         near = sorted(
             (row for row in rows if row.id not in used), key=lambda row: (row.taken or reading.end, row.order)

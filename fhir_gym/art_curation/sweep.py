@@ -127,13 +127,13 @@ def windows(text: str) -> tuple[Setting, ...]:
     Raises:
         FhirGymError: The text is invalid.
     """
-    found = []
+    variants = []
     for part in _parts(text):
         match = _HOURS.match(part)
         if match is None or not 0 < float(match[1]) <= LONGEST_WINDOW:
             raise FhirGymError(f"windows {text!r} are not hours like 12h,24h,36h (up to a year)")
-        found.append(Setting("window", float(match[1])))
-    return tuple(dict.fromkeys(found))
+        variants.append(Setting("window", float(match[1])))
+    return tuple(dict.fromkeys(variants))
 
 
 def shifts(text: str) -> tuple[Setting, ...]:
@@ -142,7 +142,7 @@ def shifts(text: str) -> tuple[Setting, ...]:
     Raises:
         FhirGymError: The text is invalid.
     """
-    found = []
+    variants = []
     for part in _parts(text):
         try:
             percent = Decimal(part.removesuffix("%"))
@@ -150,8 +150,8 @@ def shifts(text: str) -> tuple[Setting, ...]:
             percent = Decimal("NaN")
         if not part.endswith("%") or not percent.is_finite() or not LEAST_SHIFT <= percent / 100 <= MOST_SHIFT:
             raise FhirGymError(f"shifts {text!r} are not percentages like -10%,0%,10% (from -90% to 100%)")
-        found.append(Setting("shift", float(percent / 100)))
-    return tuple(dict.fromkeys(found))
+        variants.append(Setting("shift", float(percent / 100)))
+    return tuple(dict.fromkeys(variants))
 
 
 def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Setting]) -> Sweep:

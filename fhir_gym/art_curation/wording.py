@@ -98,12 +98,12 @@ def senses(text: str) -> set[str]:
 
 def instants(text: str) -> list[datetime]:
     """Return the instants in a text; an instant without a time zone is read as UTC."""
-    found = []
+    times = []
     for match in _INSTANT.finditer(text):
         if "T" in match[0]:
             moment = datetime.fromisoformat(match[0])
-            found.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC))
-    return found
+            times.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC))
+    return times
 
 
 def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iterable[str] = ()) -> list[str]:
@@ -119,29 +119,29 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
         names: Names of people; a rewording must neither add nor omit one.
         phrases: Phrases that must be kept literally.
     """
-    found = _difference("quantity", _quantities(before), _quantities(after))
-    found += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
-    found += _difference("code", _codes(before), _codes(after))
+    problems = _difference("quantity", _quantities(before), _quantities(after))
+    problems += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
+    problems += _difference("code", _codes(before), _codes(after))
     old_tokens, new_tokens = set(_tokens(before)), set(_tokens(after))
     known = {part for name in names for part in _tokens(name)}
-    found += [
+    problems += [
         f"lost the name {old_token!r}" for old_token in sorted((_proper(before) | known & old_tokens) - new_tokens)
     ]
-    found += [
+    problems += [
         f"made up the name {new_token!r}" for new_token in sorted((_proper(after) | known & new_tokens) - old_tokens)
     ]
     lower = after.lower()
-    found += [
+    problems += [
         f"lost {phrase!r}" for phrase in phrases if phrase.lower() in before.lower() and phrase.lower() not in lower
     ]
     old, new = _words(before), _words(after)
     for sense, words in _SENSES.items():
         if (old.keys() & words != set()) != (new.keys() & words != set()):
-            found.append(f"{'lost' if old.keys() & words else 'made up'} the sense {sense!r}")
+            problems.append(f"{'lost' if old.keys() & words else 'made up'} the sense {sense!r}")
     if sum(old[word] for word in _SENSES["not"]) != sum(new[word] for word in _SENSES["not"]):
-        found.append("negates more or less than before")
-    found += _difference("substance", old.keys() & _SUBJECTS, new.keys() & _SUBJECTS)
-    return found + _difference("number in words", old.keys() & _SPOKEN, new.keys() & _SPOKEN)
+        problems.append("negates more or less than before")
+    problems += _difference("substance", old.keys() & _SUBJECTS, new.keys() & _SUBJECTS)
+    return problems + _difference("number in words", old.keys() & _SPOKEN, new.keys() & _SPOKEN)
 
 
 def _difference(kind: str, before: Iterable[str], after: Iterable[str]) -> list[str]:

@@ -108,12 +108,12 @@ class Summary:
         grouped: dict[tuple[str, str, str, str], list[EpisodeMetrics]] = defaultdict(list)
         for episode in self._graded:
             grouped[episode.agent, episode.env_id, episode.task.key, episode.task.title].append(episode)
-        found = []
+        table_rows = []
         for (agent, _, key, title), episodes in grouped.items():
             mean = AggregateMetrics.of(episodes)
             figures = (f"{mean.success.value:.0%}", f"{mean.steps:.1f}", f"{mean.reward:.2f}")
-            found.append((agent, key, title, len(episodes), *figures))
-        return found
+            table_rows.append((agent, key, title, len(episodes), *figures))
+        return table_rows
 
     def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return columns and rows of the second table: success for kinds, difficulties and categories by grading."""

@@ -54,15 +54,15 @@ def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> Non
     from fhir_gym.tasks.packs.action_reasoning.mining import mining_report
 
     with _opened(world) as opened:
-        found = mining_report(opened)
+        report = mining_report(opened)
     if as_json:
-        print_json(found.to_json())
+        print_json(report.to_json())
         return
-    table(found.columns, found.rows(), title="Scenarios")
+    table(report.columns, report.rows(), title="Scenarios")
     print_text()
-    table(found.category_columns, found.category_rows(), title="Values of conditional tasks by category")
+    table(report.category_columns, report.category_rows(), title="Values of conditional tasks by category")
     print_text()
-    table(found.pitfall_columns, found.pitfall_rows(), title="Candidates by pitfall")
+    table(report.pitfall_columns, report.pitfall_rows(), title="Candidates by pitfall")
 
 
 @app.command()
@@ -214,11 +214,11 @@ def sweep(
     settings = (*(sweeps.windows(windows) if windows else ()), *(sweeps.shifts(shifts) if shifts else ()))
     actor = make_agent(agent, **agent_settings(setting))
     with _opened(world) as opened:
-        found = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
+        prepared = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
         if resume:
-            _require_same_tasks(beside, found.cases)
+            _require_same_tasks(beside, prepared.cases)
         how = {"workers": workers, "concurrency": concurrency}
-        done = _do_sweep(found, opened, actor, out, overwrite, seed, how)
+        done = _do_sweep(prepared, opened, actor, out, overwrite, seed, how)
     _print_curve(done, csv, as_json)
 
 
@@ -271,13 +271,16 @@ def _rephrased(
     known = lab_chart(world)
     names = [known.person(id).name for id in known.patients]
     with progress(f"Rewording with {model}") as update:
-        found = Rephraser(model, base_url=base_url).rephrase(
+        rephrased = Rephraser(model, base_url=base_url).rephrase(
             cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
         )
-    note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} requests; other answers were cached)")
-    for reason, count in found.problems()[:_SHOWN]:
+    note(
+        f"{rephrased.reworded} of {len(cases)} instructions reworded "
+        f"({rephrased.asked} requests; other answers were cached)"
+    )
+    for reason, count in rephrased.problems()[:_SHOWN]:
         note(f"  {count} answers rejected: {reason}")
-    return found.cases
+    return rephrased.cases
 
 
 def _write(
@@ -361,7 +364,7 @@ def _require_same_tasks(path: Path, cases: Sequence[ReasoningCase]) -> None:
 
 
 def _do_sweep(
-    found: Sweep, world: World, actor: Any, records: Path, overwrite: bool, seed: int, how: dict[str, Any]
+    prepared: Sweep, world: World, actor: Any, records: Path, overwrite: bool, seed: int, how: dict[str, Any]
 ) -> tuple[Point, ...]:
     """Run the missing episodes, and return the results of all recorded episodes for each setting."""
     from fhir_gym import rollouts
@@ -372,14 +375,14 @@ def _do_sweep(
     summary = Summary()
     with temporary_folder() as folder:
         tasks = folder / "tasks.json"
-        write_cases(tasks, found.cases)
+        write_cases(tasks, prepared.cases)
         plan = rollouts.plan(ENV_ID, world=world, task_file=tasks, seed=seed)
         todo = plan if overwrite else plan.unfinished(records, actor, world)
         try:
             with progress(f"Agent {actor.name}") as update:
                 running = rollouts.run_plan(todo, actor, **how)
                 watched = summary.watch(running, lambda done: update(done, len(todo.episodes)))
-                kept = _with_tasks(watched, _tasks_of(records), found.cases)
+                kept = _with_tasks(watched, _tasks_of(records), prepared.cases)
                 written = rollouts.write_rollouts(records, kept, overwrite=overwrite)
         except KeyboardInterrupt:
             note(summary.interrupted(len(todo.episodes), records, overwrite))
@@ -387,7 +390,7 @@ def _do_sweep(
     summary.require_verdict(records, written)
     note(f"{written} episodes written to {records}; their tasks are in {_tasks_of(records)}")
     return curve(
-        found, (rollout for rollout in rollouts.read_rollouts(records) if plan.includes(rollout, actor, world))
+        prepared, (rollout for rollout in rollouts.read_rollouts(records) if plan.includes(rollout, actor, world))
     )
 
 

@@ -93,8 +93,8 @@ def show(
     from fhir_gym.agents.memory import Memory
 
     memory = Memory.load(file)
-    found = memory.reflections if query is None else [reflection for reflection, _ in memory.macro(query, _LARGE)]
-    chosen = [reflection for reflection in found if _fits(reflection, resource, _operation(operation), task)]
+    reflections = memory.reflections if query is None else [reflection for reflection, _ in memory.macro(query, _LARGE)]
+    chosen = [reflection for reflection in reflections if _fits(reflection, resource, _operation(operation), task)]
     if as_json:
         plain = [reflection.model_dump(mode="json", exclude_none=True) for reflection in chosen]
         print_json({"header": memory.header.model_dump(mode="json"), "reflections": plain})
@@ -131,10 +131,10 @@ def _operation(name: str | None) -> str | None:
 
     if name is None:
         return None
-    found = find_operation(name)
-    if found is None:
+    operation = find_operation(name)
+    if operation is None:
         raise UnknownNameError("operation", name, OPERATIONS)
-    return found
+    return operation
 
 
 def _fits(reflection: Reflection, resource: str | None, operation: str | None, task: str | None) -> bool:

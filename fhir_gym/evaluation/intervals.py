@@ -96,12 +96,12 @@ def rate_interval(clusters: Iterable[Sequence[bool]]) -> Interval:
     Args:
         clusters: The outcomes of each cluster, such as the episodes of each task.
     """
-    found = clustered_mean([float(value) for value in values] for values in clusters)
-    if found is None:
+    mean = clustered_mean([float(value) for value in values] for values in clusters)
+    if mean is None:
         return Interval(0.0, 1.0, "wilson")
-    bounds = found.interval()
+    bounds = mean.interval()
     if bounds is None:
-        return Interval(*_wilson(found.mean, found.clusters if found.clusters > 1 else found.values), "wilson")
+        return Interval(*_wilson(mean.mean, mean.clusters if mean.clusters > 1 else mean.values), "wilson")
     return Interval(max(0.0, bounds[0]), min(1.0, bounds[1]), "clustered")
 
 

@@ -93,11 +93,11 @@ class Distribution:
 
 def sample_variance(values: Iterable[float]) -> float | None:
     """Return the variance with divisor n - 1; None with fewer than two values."""
-    found = list(values)
-    if len(found) < 2:
+    numbers = list(values)
+    if len(numbers) < 2:
         return None
-    mean = math.fsum(found) / len(found)
-    return math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1)
+    mean = math.fsum(numbers) / len(numbers)
+    return math.fsum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1)
 
 
 def rounded(value: float | None) -> float | None:
@@ -281,15 +281,15 @@ class EpisodeMetrics:
 
 def _tool_calls(rollout: Rollout, verdict: Verdict) -> tuple[ToolCalls, ...]:
     """Return the interactions of an episode and its invalid tool calls."""
-    found: dict[tuple[str, str], list[int]] = {}
+    calls: dict[tuple[str, str], list[int]] = {}
     for call in verdict.process.calls:
-        found[call.tool, call.resource_type] = [call.requests, call.errors]
+        calls[call.tool, call.resource_type] = [call.requests, call.errors]
     for turn in rollout.turns:
         if turn.error is not None and turn.tool is not None and turn.tool != "finish":
-            counts = found.setdefault((_TOOLS.get(turn.tool, "other"), ""), [0, 0])
+            counts = calls.setdefault((_TOOLS.get(turn.tool, "other"), ""), [0, 0])
             counts[0] += 1
             counts[1] += 1
-    return tuple(ToolCalls(*key, *counts) for key, counts in sorted(found.items()))
+    return tuple(ToolCalls(*key, *counts) for key, counts in sorted(calls.items()))
 
 
 def _lookups(rollout: Rollout) -> tuple[ToolCalls, ...]:
@@ -336,10 +336,10 @@ class Rate:
         clusters: dict[tuple[str, str], list[bool]] = defaultdict(list)
         repeats: dict[int, list[bool]] = defaultdict(list)
         for episode in episodes:
-            found = outcome(episode)
-            if found is not None:
-                clusters[episode.cluster].append(found)
-                repeats[episode.key[4]].append(found)
+            success = outcome(episode)
+            if success is not None:
+                clusters[episode.cluster].append(success)
+                repeats[episode.key[4]].append(success)
         interval = rate_interval(clusters.values())
         return cls(
             count=sum(map(sum, clusters.values())),
@@ -442,5 +442,5 @@ class AggregateMetrics:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return round(math.fsum(found) / len(found), 6) if found else None
+    numbers = list(values)
+    return round(math.fsum(numbers) / len(numbers), 6) if numbers else None

@@ -127,9 +127,9 @@ def _content(caption: str, table: Table) -> _Content:
 
 
 def _picture(figure: Figure, svg: str, markup: Any) -> _Picture:
-    found = _SIZE.search(svg)
+    match = _SIZE.search(svg)
     # CSS has 4 pixels for 3 points.
-    width, height = (round(float(size) * 4 / 3) for size in found.groups()) if found else (0, 0)
+    width, height = (round(float(size) * 4 / 3) for size in match.groups()) if match else (0, 0)
     shown = [chart for chart in figure.charts if not chart.empty]
     source = markup("data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8", "backslashreplace")).decode())
     return _Picture(

@@ -84,8 +84,8 @@ def paired_difference(
             continue
         counts[outcomes[key], other[key]] += 1
         clusters[tasks[key]].append(float(other[key]) - float(outcomes[key]))
-    found = clustered_mean(clusters.values())
-    bounds = found and found.interval()
+    mean = clustered_mean(clusters.values())
+    bounds = mean and mean.interval()
     return PairedDifference(
         first=first,
         second=second,
@@ -95,10 +95,10 @@ def paired_difference(
         only_second=counts[False, True],
         neither=counts[False, False],
         clusters=len(clusters),
-        difference=found.mean if found else None,
+        difference=mean.mean if mean else None,
         low=max(-1.0, bounds[0]) if bounds else None,
         high=min(1.0, bounds[1]) if bounds else None,
-        p_clustered=found.p_value() if found else None,
+        p_clustered=mean.p_value() if mean else None,
         p_mcnemar=mcnemar(counts[True, False], counts[False, True]),
     )
 
@@ -202,14 +202,14 @@ class Report:
     def _grouped(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
         several_packs = len({episode.env_id for run in self.runs for episode in run.episodes}) > 1
         key = _KEYS[dimension]
-        found: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
+        groups: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
         for place, run in enumerate(self.runs):
             for episode in run.episodes:
-                found.setdefault(key(episode), [[] for _ in self.runs])[place].append(episode)
+                groups.setdefault(key(episode), [[] for _ in self.runs])[place].append(episode)
         rows = []
-        for value in sorted(found, key=lambda value: [_ORDER.get(part, part) for part in value]):
+        for value in sorted(groups, key=lambda value: [_ORDER.get(part, part) for part in value]):
             name = " ".join(value[1:]) if dimension == "task" and not several_packs else " ".join(value)
-            rows.append((name, [AggregateMetrics.of(episodes) if episodes else None for episodes in found[value]]))
+            rows.append((name, [AggregateMetrics.of(episodes) if episodes else None for episodes in groups[value]]))
         return rows
 
     def attempts(self, run: int) -> list[Attempts]:
@@ -271,9 +271,9 @@ class Report:
         for episode in (episode for run in self.runs for episode in run.episodes):
             for name, value in (*episode.conditions, ("split", episode.task.split)):
                 values[name, episode.env_id if name in _BY_PACK else ""].add(value)
-        for (name, _), found in values.items():
-            if len(found) > 1:
-                remarks.append(f"episodes with different {name}: {', '.join(sorted(found))}")
+        for (name, _), distinct in values.items():
+            if len(distinct) > 1:
+                remarks.append(f"episodes with different {name}: {', '.join(sorted(distinct))}")
         return remarks
 
     def _different_episodes(self) -> list[str]:

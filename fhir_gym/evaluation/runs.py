@@ -79,8 +79,8 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
     Raises:
         RecordError: A file cannot be read, contains other data, or is empty; or a folder contains no such file.
     """
-    found = [run for path in paths for source in _sources(Path(path)) for run in _runs(_read(source.path), source)]
-    names = _names(found)
+    runs = [run for path in paths for source in _sources(Path(path)) for run in _runs(_read(source.path), source)]
+    names = _names(runs)
     return tuple(
         AgentRun(
             name=name,
@@ -92,7 +92,7 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
             experiment=run.source.experiment,
             configuration=run.source.configuration or name,
         )
-        for name, run in zip(names, found, strict=True)
+        for name, run in zip(names, runs, strict=True)
     )
 
 

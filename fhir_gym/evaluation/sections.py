@@ -115,12 +115,12 @@ def _error_rates(
     statistics: Sequence[RunStatistics],
     most: int | None = None,
 ) -> Section:
-    found = [{rate.name: rate for rate in rates} for rates in every]
+    rates_by_name = [{rate.name: rate for rate in rates} for rates in every]
     calls: Counter[str] = Counter()
-    for rates in found:
+    for rates in rates_by_name:
         calls.update({name: rate.calls for name, rate in rates.items()})
     names = sorted(calls, key=lambda name: (-calls[name], name))[:most]
-    rows = [(name, *(_error_rate(rates.get(name)) for rates in found)) for name in names]
+    rows = [(name, *(_error_rate(rates.get(name)) for rates in rates_by_name)) for name in names]
     return _by_run(title, head, "failed", rows, statistics)
 
 
@@ -157,8 +157,8 @@ def _tokens(statistics: Sequence[RunStatistics]) -> Section:
 def _token_variation(statistics: Sequence[RunStatistics]) -> Section:
     rows = []
     for statistic in statistics:
-        found = statistic.token_variation
-        shares = (found.same_prompt.median, found.within_task.median, found.overall)
+        coefficients = statistic.token_variation
+        shares = (coefficients.same_prompt.median, coefficients.within_task.median, coefficients.overall)
         if any(share is not None for share in shares):
             rows.append((statistic.name, *map(percent, shares)))
     columns = ("run", "same prompt (median)", "within task (median)", "overall")
@@ -218,9 +218,9 @@ def sections(report: Report) -> list[Section]:
     """Return the tables of a report in reading order."""
     runs = range(len(report.runs))
     totals = [(run.name, *_cells(report.total(place))) for place, run in enumerate(report.runs)]
-    found = [Section.compact("Runs", ("run", *_HEADS), totals)]
-    found += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
-    found += [
+    shown = [Section.compact("Runs", ("run", *_HEADS), totals)]
+    shown += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
+    shown += [
         _compared(report),
         _repeats(report),
         *statistics_sections(report),
@@ -231,7 +231,7 @@ def sections(report: Report) -> list[Section]:
         _failed(report),
         _counts(report, "Infrastructure errors", "error", [report.infra_errors(run) for run in runs]),
     ]
-    return [section for section in found if section.rows]
+    return [section for section in shown if section.rows]
 
 
 def _by(report: Report, place: int) -> Section:
@@ -298,20 +298,23 @@ def _repeats(report: Report) -> Section:
 
 def _counts(report: Report, title: str, head: str, every: Sequence[Sequence[tuple[str, int]]]) -> Section:
     """Return a table of the most frequent values, with one column for each run."""
-    found = [dict(counts) for counts in every]
-    names = sorted({name for counts in found for name in counts}, key=lambda n: (-sum(c.get(n, 0) for c in found), n))
-    rows = [(name, *(str(counts.get(name, 0)) for counts in found)) for name in names[:_MAX_ROWS]]
-    heads = ["count"] if len(found) == 1 else [run.name for run in report.runs]
+    counts_of_runs = [dict(counts) for counts in every]
+    names = sorted(
+        {name for counts in counts_of_runs for name in counts},
+        key=lambda n: (-sum(c.get(n, 0) for c in counts_of_runs), n),
+    )
+    rows = [(name, *(str(counts.get(name, 0)) for counts in counts_of_runs)) for name in names[:_MAX_ROWS]]
+    heads = ["count"] if len(counts_of_runs) == 1 else [run.name for run in report.runs]
     return Section(title, (head, *heads), tuple(rows))
 
 
 def _failed(report: Report) -> Section:
     every = [{name: (failed, of) for name, failed, of in report.failed_checks(n)} for n in range(len(report.runs))]
     totals = Counter[str]()
-    for found in every:
-        totals.update({name: failed for name, (failed, _) in found.items() if failed})
+    for failures in every:
+        totals.update({name: failed for name, (failed, _) in failures.items() if failed})
     names = sorted(totals, key=lambda name: (-totals[name], name))[:_MAX_ROWS]
-    rows = [(name, *(_of(found.get(name)) for found in every)) for name in names]
+    rows = [(name, *(_of(failures.get(name)) for failures in every)) for name in names]
     heads = ["failed"] if len(every) == 1 else [run.name for run in report.runs]
     return Section("Most failed checks", ("check", *heads), tuple(rows))
 

@@ -72,15 +72,15 @@ class CallsByOutcome:
     @classmethod
     def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
         """Return the numbers of graded episodes."""
-        found: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
+        by_success: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
         for episode in graded:
-            found[episode.success is True].append(episode)
-        expected = [episode.reference for episode in found[True]]
+            by_success[episode.success is True].append(episode)
+        expected = [episode.reference for episode in by_success[True]]
         return cls(
-            success=Distribution.of(episode.calls for episode in found[True]),
-            failure=Distribution.of(episode.calls for episode in found[False]),
-            errors_success=Distribution.of(episode.errors for episode in found[True]),
-            errors_failure=Distribution.of(episode.errors for episode in found[False]),
+            success=Distribution.of(episode.calls for episode in by_success[True]),
+            failure=Distribution.of(episode.calls for episode in by_success[False]),
+            errors_success=Distribution.of(episode.errors for episode in by_success[True]),
+            errors_failure=Distribution.of(episode.errors for episode in by_success[False]),
             expected=Distribution.of(calls for calls in expected if calls is not None),
             expected_unknown=expected.count(None),
         )
@@ -111,8 +111,8 @@ class TokenUse:
     @classmethod
     def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
         """Return the tokens of graded episodes; episodes without token counts are left out."""
-        found = [(episode, episode.tokens) for episode in graded]
-        counted = [(episode, tokens) for episode, tokens in found if tokens is not None]
+        episode_tokens = [(episode, episode.tokens) for episode in graded]
+        counted = [(episode, tokens) for episode, tokens in episode_tokens if tokens is not None]
 
         def by(order: Sequence[str], value: Callable[[EpisodeMetrics], str | None]) -> Groups:
             groups: dict[str, list[int]] = defaultdict(list)

@@ -148,13 +148,13 @@ def _sample_parts(tasks: Sequence[_Prompts]) -> VarianceParts | None:
 
 
 def _mean_variance(groups: Iterable[Sequence[float]]) -> float | None:
-    found = [variance for variance in map(sample_variance, groups) if variance is not None]
-    return _mean(found) if found else None
+    variances = [variance for variance in map(sample_variance, groups) if variance is not None]
+    return _mean(variances) if variances else None
 
 
 def _coefficients(groups: Iterable[Sequence[float]]) -> Distribution:
-    found = map(_coefficient, groups)
-    return Distribution.of(value for value in found if value is not None)
+    coefficients = map(_coefficient, groups)
+    return Distribution.of(value for value in coefficients if value is not None)
 
 
 def _coefficient(values: Sequence[float]) -> float | None:

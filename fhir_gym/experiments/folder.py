@@ -63,15 +63,15 @@ class ExperimentFolder:
         Raises:
             ExperimentError: The folder's rollouts were made with another memory.
         """
-        found = MemoryRecord(file=str(memory_file(Path(), name)), hash=memory.hash)
+        record = MemoryRecord(file=str(memory_file(Path(), name)), hash=memory.hash)
         known = self.manifest.memories.get(name)
-        if known is not None and known != found:
+        if known is not None and known != record:
             raise ExperimentError(
                 f"{memory_file(self.path, name)} is not the memory of this experiment any more: its hash is "
-                f"{found.hash}, not {known.hash}; restore the file, or use another folder"
+                f"{record.hash}, not {known.hash}; restore the file, or use another folder"
             )
         if known is None:
-            self.manifest = self.manifest.model_copy(update={"memories": {**self.manifest.memories, name: found}})
+            self.manifest = self.manifest.model_copy(update={"memories": {**self.manifest.memories, name: record}})
             self.manifest.save(self.path)
 
 

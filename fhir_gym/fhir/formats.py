@@ -61,8 +61,8 @@ def requested_format(request: Request, pairs: Pairs) -> Format:
     if given and given[0].partition(";")[0].strip() in _PAGES:
         return _HTML
     for value in given:
-        if found := _FORMATS.get(value.partition(";")[0].strip().replace(" ", "+")):
-            return found
+        if format_ := _FORMATS.get(value.partition(";")[0].strip().replace(" ", "+")):
+            return format_
     return _accepted(request, accept or "", page=not given)
 
 

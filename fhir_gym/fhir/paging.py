@@ -27,7 +27,7 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
     Raises:
         FhirServerError: The server repeats a page or sends too many pages.
     """
-    found: list[Resource] = []
+    resources: list[Resource] = []
     seen: set[str] = set()
     while url:
         if url in seen or len(seen) >= _MAX_PAGES:
@@ -37,6 +37,6 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
         seen.add(url)
         bundle = fetch(url)
         entries = bundle.get("entry", [])
-        found += [e["resource"] for e in entries if e.get("search", {}).get("mode", "match") == "match"]
+        resources += [e["resource"] for e in entries if e.get("search", {}).get("mode", "match") == "match"]
         url = link(bundle, "next")
-    return found
+    return resources

@@ -392,7 +392,7 @@ def _header_url(text: str) -> str:
     """Percent-encode the characters of a URL that would break a header; HAPI sends the other characters unchanged."""
     if text.isascii() and text.isprintable() and text.strip(" ") == text:
         return text
-    return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)
+    return _UNFIT.sub(lambda match: quote(match[0], safe=""), text)
 
 
 def without_surrogates(request: Request) -> Request:

@@ -205,22 +205,22 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
     chosen = {name: given.pop(name, None) for name in ("tasks", "variations")}
     try:
         require_name("protocol", protocol, ("tools", "text"))
-        (found, *others) = find_packs(env_id)
+        (pack, *others) = find_packs(env_id)
         if others:
-            raise FhirGymError(f"{env_id} registers {', '.join([found, *others])}: name one of them")
+            raise FhirGymError(f"{env_id} registers {', '.join([pack, *others])}: name one of them")
         if "fhir_credentials" in given or "@" in str(given.get("fhir_server")):  # Inspect logs the parameters
             raise FhirGymError("the log would contain the credentials: use fhir_token_from_env")
         system = given.pop("system", None)
         system = None if system is None else ",".join(map(str, _listed(system)))  # Inspect splits texts at commas
         variable = given.pop("fhir_token_from_env", None)
         credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
-        config = EpisodeConfig.of(found, given, TaskSettings.__annotations__, default_split="test")
+        config = EpisodeConfig.of(pack, given, TaskSettings.__annotations__, default_split="test")
         source = _Source(replace(config, fhir_credentials=credentials), protocol, system)
         samples = source.samples(**chosen)
     except (FhirGymError, ValueError) as error:
         raise PrerequisiteError(rich.markup.escape(str(error))) from error
     return Task(
-        dataset=MemoryDataset(samples, name=found),
+        dataset=MemoryDataset(samples, name=pack),
         setup=source.setup(),
         solver=fhir_agent(protocol),
         cleanup=source.cleanup,
@@ -253,7 +253,7 @@ class _Source:
         # Inspect parses parameters as YAML, so 01 arrives as 1, and 0-4,9 as a list.
         keys = None if tasks is None else [_key(key, known) for key in _listed(tasks)]
         numbers = None if variations is None else ",".join(map(str, _listed(variations)))
-        found = []
+        samples = []
         for spec in plan(self.config, tasks=keys, variations=numbers).supported(self.world).episodes:
             variation = known[spec.task].variation(spec.variation, self.world, self.config.phrasing)
             metadata = {
@@ -262,8 +262,8 @@ class _Source:
                 "variation": spec.variation,
                 "phrasing": variation.phrasing,
             }
-            found.append(Sample(input=variation.prompt, id=f"{spec.task}/{spec.variation}", metadata=metadata))
-        return found
+            samples.append(Sample(input=variation.prompt, id=f"{spec.task}/{spec.variation}", metadata=metadata))
+        return samples
 
     def metadata(self) -> dict[str, Any]:
         """Return what the log says about the settings."""

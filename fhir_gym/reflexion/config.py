@@ -154,14 +154,14 @@ class MemoryTrainingConfig(_Settings):
         """Return the training episodes by pack, task and variation."""
         config = EpisodeConfig(self.env_ids[0], split="train")
         numbers = config.require_variations(parse_numbers(self.variations))
-        found: list[TrainingEpisode] = []
+        episodes: list[TrainingEpisode] = []
         for env_id, keys in self._tasks().items():
-            found += [
+            episodes += [
                 TrainingEpisode(env_id=env_id, task=key, variation=number, phrasing=self.phrasing)
                 for key in keys
                 for number in numbers
             ]
-        return found
+        return episodes
 
     def make_agent(self) -> ChatAgent:
         """Return the agent that plays the episodes."""

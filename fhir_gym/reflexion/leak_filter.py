@@ -203,17 +203,17 @@ class InstanceData:
 
     def _matches(self, text: str) -> list[tuple[int, int, bool]]:
         """Return the start, the end and whether it is an id, of each match in order."""
-        found: list[tuple[int, int, bool]] = []
-        found += [(m.start(), m.end(), True) for m in re.finditer(r"[\w][\w.-]*", text) if self.is_id(m[0].rstrip("."))]
+        spans: list[tuple[int, int, bool]] = []
+        spans += [(m.start(), m.end(), True) for m in re.finditer(r"[\w][\w.-]*", text) if self.is_id(m[0].rstrip("."))]
         words = list(_WORD.finditer(text))
         folded = [fold(match[0]) for match in words]
         at = 0
         while at < len(words):
             count = self._phrase_length(folded, at) or int(self._is_name(words[at], text))
             if count:
-                found.append((words[at].start(), words[at + count - 1].end(), False))
+                spans.append((words[at].start(), words[at + count - 1].end(), False))
             at += max(count, 1)
-        return _without_overlaps(found)
+        return _without_overlaps(spans)
 
     def _phrase_length(self, folded: list[str], at: int) -> int:
         longest = min(self._longest, len(folded) - at)
@@ -265,9 +265,9 @@ class InstanceData:
                 self.add_value(text, person=person)
 
 
-def _without_overlaps(found: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+def _without_overlaps(spans: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
     kept: list[tuple[int, int, bool]] = []
-    for match in sorted(found, key=lambda span: (span[0], -span[1])):
+    for match in sorted(spans, key=lambda span: (span[0], -span[1])):
         if not kept or match[0] >= kept[-1][1]:
             kept.append(match)
     return kept

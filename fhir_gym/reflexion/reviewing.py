@@ -101,10 +101,10 @@ class Reviewer:
         async def review(rollout: Rollout) -> Review:
             nonlocal finished
             async with limit:
-                found = await self._review(rollout, evaluator, reflector)
+                outcome = await self._review(rollout, evaluator, reflector)
             finished += 1
             on_review(finished)
-            return found
+            return outcome
 
         try:
             results = await asyncio.gather(*map(review, rollouts), return_exceptions=True)

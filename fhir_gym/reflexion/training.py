@@ -76,8 +76,8 @@ class EpisodeFacts:
     def numbers(self, rollout: Rollout | None = None) -> frozenset[str]:
         """Return the numbers in the prompt's values, in the answer and in the expected results."""
         texts = [*self.values.values(), *(_texts(_outcome(rollout)) if rollout is not None else ())]
-        found = {number for text in texts for number in _NUMBER.findall(text)}
-        return frozenset(number for number in found if "." in number or int(number) >= _SMALLEST)
+        numbers = {number for text in texts for number in _NUMBER.findall(text)}
+        return frozenset(number for number in numbers if "." in number or int(number) >= _SMALLEST)
 
 
 def people_of(world: World) -> InstanceData:
@@ -275,16 +275,16 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
         TrainingError: There is no episode, or a variation has two phrasings.
         UnknownNameError: A task does not exist.
     """
-    found: dict[VariationName, TrainingEpisode] = {}
+    episodes_by_name: dict[VariationName, TrainingEpisode] = {}
     for env_id, task, variation, phrasing in episodes:
         find_task(task_set(env_id), task)
         EpisodeConfig(env_id, split="train").require_variations([variation])
         episode = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
-        if found.setdefault(_name(episode), episode) != episode:
+        if episodes_by_name.setdefault(_name(episode), episode) != episode:
             raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")
-    if not found:
+    if not episodes_by_name:
         raise TrainingError("there are no training episodes")
-    return list(found.values())
+    return list(episodes_by_name.values())
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -336,8 +336,8 @@ class _Training:
             rollouts = self._play(trial, left)
             reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
             for episode, rollout, review in zip(left, rollouts, reviews, strict=True):
-                found = self._reflections(episode, trial, rollout, review, facts[_name(episode)], leak_filter)
-                self._lessons.setdefault(_name(episode), []).extend(found)
+                reflections = self._reflections(episode, trial, rollout, review, facts[_name(episode)], leak_filter)
+                self._lessons.setdefault(_name(episode), []).extend(reflections)
             left = [episode for episode, rollout in zip(left, rollouts, strict=True) if not rollout.success]
         # In the order of the episodes, so that the reflections of a task stand together.
         written = [reflection for episode in self.episodes for reflection in self._lessons.get(_name(episode), ())]
@@ -350,7 +350,7 @@ class _Training:
 
     def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         """Return the rollouts of a trial in the order of the episodes."""
-        lessons = {name: lessons_text(found) for name, found in self._lessons.items() if found}
+        lessons = {name: lessons_text(reflections) for name, reflections in self._lessons.items() if reflections}
         agent = with_lessons(self.agent, lessons) if trial > 1 else self.agent
         path = self.folder.rollout_file(trial)
         self._done = 0
@@ -382,15 +382,19 @@ class _Training:
         return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
 
     def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
-        found: dict[VariationName, Rollout] = {}
+        rollouts_by_name: dict[VariationName, Rollout] = {}
         for rollout in self.folder.rollouts(trial):
             name = VariationName(rollout.env_id, rollout.task.key, rollout.task.variation)
-            if name not in found or not found[name].graded:
-                found[name] = rollout
-        missing = [episode for episode in episodes if _name(episode) not in found]
-        failed = [episode for episode in episodes if _name(episode) in found and not found[_name(episode)].graded]
+            if name not in rollouts_by_name or not rollouts_by_name[name].graded:
+                rollouts_by_name[name] = rollout
+        missing = [episode for episode in episodes if _name(episode) not in rollouts_by_name]
+        failed = [
+            episode
+            for episode in episodes
+            if _name(episode) in rollouts_by_name and not rollouts_by_name[_name(episode)].graded
+        ]
         if failed:
-            error = found[_name(failed[0])].error
+            error = rollouts_by_name[_name(failed[0])].error
             raise InfraError(
                 f"{len(failed)} training episodes have no verdict, the first one because of: {error}. "
                 "The others are kept: run the training again to continue"
@@ -398,7 +402,7 @@ class _Training:
         if missing:
             self.spending.require_budget()
             raise TrainingError(f"{len(missing)} training episodes were not played")
-        return [found[_name(episode)] for episode in episodes]
+        return [rollouts_by_name[_name(episode)] for episode in episodes]
 
     def _on_review(self, trial: int, total: int) -> Callable[[int], None]:
         return lambda done: self.progress(done, total, f"trial {trial}: reviews")
@@ -430,7 +434,7 @@ class _Training:
             success=bool(rollout.success),
         )
         situation = leak_filter.apply(facts.request, own, numbers, MAX_SITUATION)
-        found: list[Reflection] = []
+        reflections: list[Reflection] = []
         for lesson in review.lessons.lessons:
             filtered = leak_filter.apply(lesson.text, own, numbers)
             refusal = filtered.refusal
@@ -442,12 +446,12 @@ class _Training:
             self.counts.update(placeholders=filtered.replaced)
             common = {"text": filtered.text, "source": source}
             if lesson.resource_type is None:
-                found.append(Reflection(kind="macro", situation=situation.text, **common))
+                reflections.append(Reflection(kind="macro", situation=situation.text, **common))
             else:
-                found.append(
+                reflections.append(
                     Reflection(kind="micro", resource_type=lesson.resource_type, operation=lesson.operation, **common)
                 )
-        return found
+        return reflections
 
     def _memory(self, written: Sequence[Reflection], embedder: Embedder) -> Memory:
         kept = Deduplicator(embedder, self.config.similarity).merge(written)

@@ -130,12 +130,12 @@ def request_key(role: str, request: Mapping[str, Any]) -> str:
 
 def journal_usage(path: Path) -> dict[str, Usage]:
     """Return the tokens of the replies in a journal by role. The file may be missing, or be written at the moment."""
-    found: dict[str, Usage] = {}
+    usage_by_role: dict[str, Usage] = {}
     for number, line in enumerate(_complete_lines(path, repair=False), start=1):
         entry, completion = _parsed(line, f"{path}:{number}")
         if completion.usage:
-            found[entry["role"]] = found.get(entry["role"], Usage()) + completion.usage
-    return found
+            usage_by_role[entry["role"]] = usage_by_role.get(entry["role"], Usage()) + completion.usage
+    return usage_by_role
 
 
 def _parsed(line: bytes, where: str) -> tuple[dict[str, Any], Completion]:

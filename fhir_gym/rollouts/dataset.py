@@ -409,7 +409,9 @@ def _card(format: Format, splits: Counter[str], origins: Mapping[str, Counter[st
         "dataset_info": {"config_name": "default", "features": columns},
     }
     names = {"env_id": "Environments", "agent": "Agents"}
-    listed = [f"- {names[name]}: {', '.join(map(markdown_text, sorted(found)))}" for name, found in origins.items()]
+    listed = [
+        f"- {names[name]}: {', '.join(map(markdown_text, sorted(versions)))}" for name, versions in origins.items()
+    ]
     lines = [
         "---",
         *(f"{name}: {json.dumps(value)}" for name, value in settings.items()),  # JSON is YAML

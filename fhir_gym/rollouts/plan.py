@@ -116,7 +116,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     Raises:
         FhirGymError: The text has another form.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
@@ -126,8 +126,8 @@ def parse_numbers(text: str) -> tuple[int, ...]:
             raise FhirGymError(f"variations {part.strip()!r}: the second number must be the larger one")
         if last - first > _MAX_RANGE:
             raise FhirGymError(f"variations {part.strip()!r} are more than {_MAX_RANGE:,}")
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def plan(

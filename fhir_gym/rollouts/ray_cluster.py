@@ -464,11 +464,11 @@ class _Scheduler:
 
     def _finished(self) -> dict[int, Rollout]:
         """Wait for calls to end, and return the records of finished episodes by number."""
-        found = {}
+        finished = {}
         for number, result in self._pool.wait():
             self._running -= 1
             if isinstance(result, Rollout):
-                found[number] = result
+                finished[number] = result
                 if result.usage is not None:
                     self._tracker.spend(result.usage)
                 continue
@@ -479,4 +479,4 @@ class _Scheduler:
                 raise InfraError(
                     f"{_MAX_ATTEMPTS} Ray actors died in task {task}, variation {variation}: {cause_of(result)}"
                 ) from result
-        return found
+        return finished

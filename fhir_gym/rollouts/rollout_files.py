@@ -199,7 +199,7 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
     """
     if not path.is_file():
         return {}
-    found: dict[bytes, bytes] = {}
+    known_episodes: dict[bytes, bytes] = {}
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n") or _is_json(line):
@@ -209,10 +209,10 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
                         episode, record = _digests(data)
                     except (KeyError, TypeError) as error:
                         raise RecordError(f"{path}:{number}: not a rollout: it lacks {error}") from error
-                    found.setdefault(episode, record)
+                    known_episodes.setdefault(episode, record)
             else:
                 _require_rollout_prefix(line, number, path)
-    return found
+    return known_episodes
 
 
 def _require_rollout_prefix(line: bytes, number: int, path: Path) -> None:

@@ -120,8 +120,8 @@ def replay(rollout: Rollout, world: World) -> Timeline:
 
 def base_url_of(rollout: Rollout) -> str:
     """Return the server's base URL that the agent was told."""
-    found = _BASE_URL.search(rollout.action_format)
-    return found[0].rstrip(".,;/") if found else DEFAULT_BASE_URL
+    match = _BASE_URL.search(rollout.action_format)
+    return match[0].rstrip(".,;/") if match else DEFAULT_BASE_URL
 
 
 def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
@@ -186,12 +186,14 @@ def _result(request: LoggedRequest) -> str:
 def _said(request: LoggedRequest) -> str:
     """Return what a Task or an answer says; for other resources, the result of the request."""
     try:
-        found: Resource = request.response.json() if request.response.body else {}
+        resource: Resource = request.response.json() if request.response.body else {}
     except ValueError:
-        found = {}
-    if found.get("resourceType") == "Task":
-        until = found.get("restriction", {}).get("period", {}).get("end", "")
-        return f"{found.get('status')}, {found.get('priority')}, until {until[11:16]}: {found.get('description')}"
-    if found.get("resourceType") == "Communication":
-        return str(found["payload"][0]["contentString"])
+        resource = {}
+    if resource.get("resourceType") == "Task":
+        until = resource.get("restriction", {}).get("period", {}).get("end", "")
+        return (
+            f"{resource.get('status')}, {resource.get('priority')}, until {until[11:16]}: {resource.get('description')}"
+        )
+    if resource.get("resourceType") == "Communication":
+        return str(resource["payload"][0]["contentString"])
     return _result(request)

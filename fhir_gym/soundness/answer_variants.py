@@ -107,7 +107,9 @@ def neighbour_values(
     if _is_reference(path, value):
         target, _, id = str(value).rpartition("/")
         return [f"{target}/{other}" for other in ids.get(target, ()) if other != id]
-    wrong = [found for neighbour in neighbours for found in values_at(neighbour, path) if found != value]
+    wrong = [
+        other_value for neighbour in neighbours for other_value in values_at(neighbour, path) if other_value != value
+    ]
     return [wrong_value for n, wrong_value in enumerate(wrong) if wrong_value not in wrong[:n]]
 
 

@@ -247,10 +247,10 @@ def _right_statuses(gold: GoldRecording) -> Mapping[str, Mapping[str, Json]]:
 
     That is the status of the records that the solution uses. For other types, it is the most common status.
     """
-    found = [entry for step in gold.steps for entry in entries(step.answer)]
+    resources = [entry for step in gold.steps for entry in entries(step.answer)]
     wanted: dict[str, Mapping[str, Json]] = {}
-    for kind in dict.fromkeys(entry["resourceType"] for entry in found):
-        usual = Counter(orjson.dumps(_status(entry)) for entry in found if entry["resourceType"] == kind)
+    for kind in dict.fromkeys(entry["resourceType"] for entry in resources):
+        usual = Counter(orjson.dumps(_status(entry)) for entry in resources if entry["resourceType"] == kind)
         wanted[kind] = orjson.loads(usual.most_common(1)[0][0])
     return wanted | {target["resourceType"]: _status(target) for target in _targets(gold)}
 
@@ -328,11 +328,11 @@ def _targets(gold: GoldRecording) -> list[Resource]:
     """Seeded resources whose ids occur in the reference solution, a few of each type."""
     texts = [step.action.text() for step in gold.steps] + [Finish(gold.answer).text()]
     known = {id for text in texts for id in _ID.findall(text)}
-    found: dict[str, list[Resource]] = {}
+    by_type: dict[str, list[Resource]] = {}
     for resource in gold.setup:
         if resource["id"] in known:
-            found.setdefault(resource["resourceType"], []).append(resource)
-    return [resource for some in found.values() for resource in some[:_MOST_TARGETS]]
+            by_type.setdefault(resource["resourceType"], []).append(resource)
+    return [resource for some in by_type.values() for resource in some[:_MOST_TARGETS]]
 
 
 def _applied(body: Resource, target: Resource, decoy: Resource) -> Action:

@@ -223,12 +223,12 @@ def measure_looks(world: World, task: Task[Any], numbers: Sequence[int]) -> Task
                 for look, shown, alike in _shown(runner, supposed, similar):
                     shares[look].append((shown, alike, bool(shown and gold) and _wins(runner, look, gold)))
                 values.append(_values(runner, supposed, similar))
-    found = [_summary(look, rows) for look, rows in shares.items()]
+    summaries = [_summary(look, rows) for look, rows in shares.items()]
     common = Counter(value for own, _ in values for value in own)
     for value in sorted(value for value, count in common.items() if count > 1):
-        found.append(_summary(value, [(own.get(value, 0.0), alike.get(value, 0.0), 0.0) for own, alike in values]))
-    found.sort(key=lambda shares: (-shares.excess, shares.look))
-    return TaskLooks(task.pack, task.key, tuple(found))
+        summaries.append(_summary(value, [(own.get(value, 0.0), alike.get(value, 0.0), 0.0) for own, alike in values]))
+    summaries.sort(key=lambda shares: (-shares.excess, shares.look))
+    return TaskLooks(task.pack, task.key, tuple(summaries))
 
 
 def _shown(

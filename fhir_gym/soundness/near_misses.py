@@ -244,11 +244,11 @@ def references(gold: GoldRecording) -> set[str]:
 
 def _referred(value: Json) -> set[str]:
     if isinstance(value, list):
-        return {found for item in value for found in _referred(item)}
+        return {reference for item in value for reference in _referred(item)}
     if not isinstance(value, dict):
         return set()
-    found = {found for item in value.values() for found in _referred(item)}
-    return found | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
+    references = {reference for item in value.values() for reference in _referred(item)}
+    return references | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
 
 
 def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:

@@ -144,17 +144,17 @@ class TaskReport:
     @property
     def problems(self) -> list[str]:
         """Problems of the task that are not failures of single episodes."""
-        found = []
+        problems = []
         if self.uncovered:
-            found.append(f"checks that never rejected a wrong episode alone: {', '.join(self.uncovered)}")
+            problems.append(f"checks that never rejected a wrong episode alone: {', '.join(self.uncovered)}")
         if (calls := self.original_calls) and not calls[0] - 1 <= self.gold_steps - 1 <= calls[1] + 1:
-            found.append(
+            problems.append(
                 f"the solution needs {self.gold_steps - 1} requests, the published task {calls[0]} to {calls[1]}"
             )
         for answer, count in self.sufficient.items():
             if count > _MAY_COINCIDE and '"' in answer:
-                found.append(f"{count} variations have the answer {answer}")
-        return found
+                problems.append(f"{count} variations have the answer {answer}")
+        return problems
 
     @property
     def sound(self) -> bool:

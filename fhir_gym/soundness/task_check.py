@@ -60,9 +60,9 @@ def sampled(policies: Iterable[Policy], steps: int, seed: str) -> Iterator[Polic
     groups: dict[Group, list[Policy]] = {}
     for policy in policies:
         groups.setdefault(policy.group, []).append(policy)
-    for group, found in groups.items():
+    for group, members in groups.items():
         rng = random.Random(f"{seed} {group}")
-        for policy in _sample(found, [flawed_policy.name for flawed_policy in found], most, rng):
+        for policy in _sample(members, [flawed_policy.name for flawed_policy in members], most, rng):
             answers = _sample(policy.answers, [name for name, _ in policy.answers], most, rng)
             yield replace(policy, answers=tuple(answers))
 
@@ -130,10 +130,10 @@ def by_world(
     Raises:
         UnknownNameError: There is no such pack or task.
     """
-    found: dict[str, list[Task[Any]]] = {}
+    tasks_by_world: dict[str, list[Task[Any]]] = {}
     for task in _chosen(list(env_ids or pack_ids()), None if tasks is None else list(tasks)):
-        found.setdefault(world or get_pack(task.pack).world, []).append(task)
-    return found
+        tasks_by_world.setdefault(world or get_pack(task.pack).world, []).append(task)
+    return tasks_by_world
 
 
 def available(world: World, chosen: Sequence[Task[Any]], *, named: bool) -> list[Task[Any]]:

@@ -59,12 +59,12 @@ class Node(NamedTuple):
 def nodes(path: str) -> list[Node]:
     """Return the elements below a path, in the order of their definition."""
     marked = modifiers(path)
-    found = []
+    listed = []
     for definition, group in groupby(children(path).values(), key=lambda e: e.path):
         options = tuple(group)
         name = definition.rpartition(".")[2]
-        found.append(Node(name, options, any(e.name in marked for e in options)))
-    return found
+        listed.append(Node(name, options, any(e.name in marked for e in options)))
+    return listed
 
 
 def of_type(name: str) -> str:

@@ -219,7 +219,7 @@ def make_card(
     packs = tuple(_pack(content, env_id, planned, episodes) for env_id in content.suite.env_ids)
     overall = _figures(planned, episodes)
     rates = [pack.figures.success.share for pack in packs]
-    found = [rate for rate in rates if rate is not None]
+    rates_known = [rate for rate in rates if rate is not None]
     return Card(
         suite=content.suite.name,
         suite_hash=content.hash,
@@ -231,7 +231,7 @@ def make_card(
         date=date,
         complete=overall.graded == overall.episodes,
         overall=overall,
-        mean_over_packs=_mean(found) if len(found) == len(rates) else None,
+        mean_over_packs=_mean(rates_known) if len(rates_known) == len(rates) else None,
         packs=packs,
         tokens=spent if spent.total else None,
         prices=prices,
@@ -262,10 +262,10 @@ def _pack(
 
 
 def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]) -> Figures:
-    found = [episodes[key] for key in planned if key in episodes]
-    graded = [episode for episode in found if episode.graded]
+    played = [episodes[key] for key in planned if key in episodes]
+    graded = [episode for episode in played if episode.graded]
     usages = [episode.usage for episode in graded if episode.usage is not None]
-    failed = sum(episode.stop == "infra_error" for episode in found if not episode.graded)
+    failed = sum(episode.stop == "infra_error" for episode in played if not episode.graded)
     names = dict.fromkeys(name for episode in graded for name, _ in episode.gradings)
     light = Share.of_episodes(graded, lambda episode: episode.light)
     return Figures(
@@ -285,8 +285,8 @@ def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, Episod
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return round(math.fsum(found) / len(found), 6) if found else None
+    numbers = list(values)
+    return round(math.fsum(numbers) / len(numbers), 6) if numbers else None
 
 
 def _remarks(
@@ -295,8 +295,8 @@ def _remarks(
     if overall.missing:
         yield f"incomplete: {overall.missing} of {overall.episodes} episodes are missing"
     if overall.failed:
-        found = (episode for key in planned if (episode := episodes.get(key)) and not episode.graded)
-        error = next(episode.error for episode in found if episode.stop == "infra_error")
+        ungraded = (episode for key in planned if (episode := episodes.get(key)) and not episode.graded)
+        error = next(episode.error for episode in ungraded if episode.stop == "infra_error")
         yield (
             f"{overall.failed} of {overall.episodes} episodes have no verdict, because a provider or server failed: "
             f"{one_line(error or 'no reason given')}"

@@ -142,9 +142,9 @@ def _official(task_file: str | Path | None, funcs_file: str | Path | None, world
 
 
 def _require_official(keys: Iterable[str], task_file: str | Path) -> None:
-    found, wanted = set(keys), set(_OFFICIAL_KEYS)
-    if found != wanted:
+    keys_given, wanted = set(keys), set(_OFFICIAL_KEYS)
+    if keys_given != wanted:
         raise FhirGymError(
-            f"{task_file} has {len(found)} tasks, {len(found & wanted)} of the 300 tasks of suite {OFFICIAL}: "
-            "it needs the benchmark's test_data_v2.json"
+            f"{task_file} has {len(keys_given)} tasks, {len(keys_given & wanted)} of the 300 tasks of suite "
+            f"{OFFICIAL}: it needs the benchmark's test_data_v2.json"
         )

@@ -71,8 +71,8 @@ def evaluate(
         ...     fhir_gym.evaluate("quick-v1", "idle", folder).overall.success.count
         0
     """
-    found = get_suite(suite) if isinstance(suite, str) else suite
-    if not isinstance(found, Suite):
+    chosen_suite = get_suite(suite) if isinstance(suite, str) else suite
+    if not isinstance(chosen_suite, Suite):
         raise FhirGymError(f"suite must be a Suite or the name of one, not {suite!r}")
     require_path("out", out)
     require_whole("repeats", repeats, 1)
@@ -85,7 +85,7 @@ def evaluate(
     prices = prices or (budget.prices if budget else None)
     building = None if progress is None else lambda done, total: progress(done, total, "building a world")
     with ExitStack() as stack:
-        content = stack.enter_context(open_suite(found, building))
+        content = stack.enter_context(open_suite(chosen_suite, building))
         stack.enter_context(lock_folder(folder, RecordError))
         run = _Evaluation(content, actor, repeats, seed)
         run.read(folder / ROLLOUTS)

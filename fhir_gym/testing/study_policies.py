@@ -286,9 +286,9 @@ def _wrong_order(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Mo
 def _prohibited(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
     """Delete a resource that the task does not mention, then solve the task."""
     result = yield Get(f"/{_main_resource(episode)}", {"_count": "1"})
-    found = _ids(result)
-    if found:
-        yield Delete(f"/{found[0]}")
+    ids = _ids(result)
+    if ids:
+        yield Delete(f"/{ids[0]}")
     yield from _solve(episode, seed, knowledge)
 
 
@@ -336,9 +336,9 @@ def _ids(result: str) -> list[str]:
         body = json.loads(result[result.index("{") :])
     except ValueError:
         return []
-    found = [entry.get("resource") for entry in body.get("entry") or ()] if isinstance(body, dict) else []
+    resources = [entry.get("resource") for entry in body.get("entry") or ()] if isinstance(body, dict) else []
     return [
         f"{resource['resourceType']}/{resource['id']}"
-        for resource in found
+        for resource in resources
         if isinstance(resource, dict) and "id" in resource
     ]

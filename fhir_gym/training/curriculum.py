@@ -190,11 +190,11 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
         TaskError: A task does not have the phrasing.
         TrainingError: A task has no other phrasing.
     """
-    found: dict[TaskName, tuple[int, ...]] = {}
+    phrasings: dict[TaskName, tuple[int, ...]] = {}
     for name in tasks:
         known = task_set(name.env_id)
         require_phrasing(known, [name.task], held_out)
-        found[name] = tuple(n for n in range(len(find_task(known, name.task).prompts)) if n != held_out)
-        if not found[name]:
+        phrasings[name] = tuple(n for n in range(len(find_task(known, name.task).prompts)) if n != held_out)
+        if not phrasings[name]:
             raise TrainingError(f"task {name.task} of {name.env_id} has only one phrasing, so it cannot be held out")
-    return found
+    return phrasings

@@ -96,7 +96,7 @@ class Evaluation:
             for name, value in outcome.metrics.items():
                 values.setdefault(name, []).append(value)
         attempts = tuple(Attempts(*key, *counts[key]) for key in sorted(counts))
-        metrics = {name: round(fsum(found) / len(found), 6) for name, found in sorted(values.items())}
+        metrics = {name: round(fsum(numbers) / len(numbers), 6) for name, numbers in sorted(values.items())}
         if metrics.get("steps"):
             metrics["invalid_rate"] = round(metrics.get("invalid_actions", 0.0) / metrics["steps"], 6)
         return cls(attempts, metrics, not_graded)
@@ -124,8 +124,10 @@ class Evaluation:
             for name, value in evaluation.metrics.items():
                 values.setdefault(name, []).append((value, evaluation.episodes))
         metrics = {
-            name: round(fsum(value * weight for value, weight in found) / max(1, sum(weight for _, weight in found)), 6)
-            for name, found in sorted(values.items())
+            name: round(
+                fsum(value * weight for value, weight in weighted) / max(1, sum(weight for _, weight in weighted)), 6
+            )
+            for name, weighted in sorted(values.items())
         }
         attempts = tuple(task_attempts for evaluation in given for task_attempts in evaluation.attempts)
         return cls(attempts, metrics, sum(evaluation.not_graded for evaluation in given))

@@ -264,11 +264,11 @@ class _ExpertRun:
 def _draw(curriculum: Curriculum, count: int) -> list[tuple[TaskName, int]]:
     """Draw different pairs of task and variation; fewer than `count` if there are not enough."""
     count = min(count, len(curriculum.tasks) * len(curriculum.variations))
-    found: dict[tuple[TaskName, int], None] = {}
-    while len(found) < count:
+    drawn: dict[tuple[TaskName, int], None] = {}
+    while len(drawn) < count:
         choice = curriculum.draw()
-        found[choice.name, choice.variation] = None
-    return list(found)
+        drawn[choice.name, choice.variation] = None
+    return list(drawn)
 
 
 def _keep(rollouts: Sequence[Rollout], config: ExpertConfig) -> list[Rollout]:
@@ -288,7 +288,7 @@ def _keep(rollouts: Sequence[Rollout], config: ExpertConfig) -> list[Rollout]:
         rate = sum(bool(rollout.success) for rollout in group) / len(group)
         chosen[TaskName(env_id, task)].append((rate, list(different.values())[: config.kept_per_variation]))
     kept: list[Rollout] = []
-    for found in chosen.values():
-        found.sort(key=lambda item: item[0])  # variations that fail more often first
-        kept += [rollout for _, several in found for rollout in several][: config.kept_per_task]
+    for ranked in chosen.values():
+        ranked.sort(key=lambda item: item[0])  # variations that fail more often first
+        kept += [rollout for _, several in ranked for rollout in several][: config.kept_per_task]
     return kept

@@ -71,7 +71,7 @@ def roll_out(
     by_pack: dict[str, list[EpisodeSpec]] = {}
     for name, spec in episodes:
         by_pack.setdefault(name.env_id, []).append(spec)
-    found: list[Rollout] = []
+    rollouts: list[Rollout] = []
     for env_id, specs in by_pack.items():
         with worlds.load(get_pack(env_id).world) as world:
             given = plan(
@@ -80,9 +80,9 @@ def roll_out(
             chosen = RunPlan(given.config, tuple(specs), seed)
             running = run_plan(chosen, agent, concurrency=config.concurrency, resume=path)
             for number, _ in enumerate(_written(running, path), start=1):
-                on_rollout(len(found) + number)
-            found += _in_order(path, env_id, specs)
-    return found
+                on_rollout(len(rollouts) + number)
+            rollouts += _in_order(path, env_id, specs)
+    return rollouts
 
 
 def _written(running: Iterable[Rollout], path: Path) -> Iterable[Rollout]:

@@ -83,7 +83,7 @@ def _exchanged_ids(setup: Sequence[Resource]) -> dict[str, str]:
 
 def _renamed(text: str, ids: Mapping[str, str]) -> str:
     """Exchange ids in a text. Ids are words of their own, such as ``SLOT0122637`` in ``Slot/SLOT0122637``."""
-    return _WORD.sub(lambda found: ids.get(found[0], found[0]), text)
+    return _WORD.sub(lambda match: ids.get(match[0], match[0]), text)
 
 
 def _mapped(value: Any, ids: Mapping[str, str]) -> Any:

@@ -111,11 +111,11 @@ class Variant:
 
     def curve(self, name: str = "test") -> list[tuple[int, Evaluation]]:
         """Return the evaluations of one name by step, with the episodes of all runs that evaluated at this step."""
-        found: dict[int, list[Evaluation]] = {}
+        by_step: dict[int, list[Evaluation]] = {}
         for run in self.runs:
             for step, evaluation in run.evaluations(name):
-                found.setdefault(step, []).append(evaluation)
-        return [(step, Evaluation.pooled(found[step])) for step in sorted(found)]
+                by_step.setdefault(step, []).append(evaluation)
+        return [(step, Evaluation.pooled(by_step[step])) for step in sorted(by_step)]
 
     def last(self, name: str = "test") -> Evaluation | None:
         """Return the last evaluation of each run, pooled; None if no run has one."""
@@ -319,13 +319,13 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
 def _task_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
     tables: list[Mapping[tuple[str, str], str]] = []
     for variant in variants:
-        found: dict[tuple[str, str], str] = {}
+        cells: dict[tuple[str, str], str] = {}
         for name in ("held_out", "test"):
             evaluation = variant.last(name)
             for success in evaluation.tasks if evaluation else ():
                 mark = " (held out)" if name == "held_out" else ""
-                found[success.env_id, success.task] = f"{success.successes} of {success.episodes}{mark}"
-        tables.append(found)
+                cells[success.env_id, success.task] = f"{success.successes} of {success.episodes}{mark}"
+        tables.append(cells)
     keys = sorted({key for table in tables for key in table})
     several = len({env_id for env_id, _ in keys}) > 1
     for env_id, task in keys:

@@ -60,8 +60,8 @@ class RunRecord:
 
     def evaluations(self, name: str = "test") -> list[tuple[int, Evaluation]]:
         """Return the evaluations of one name with their steps."""
-        found = (row for row in self.rows if row.get("evaluation") == name)
-        return [(row["step"], Evaluation.from_plain(row)) for row in found]
+        rows = (row for row in self.rows if row.get("evaluation") == name)
+        return [(row["step"], Evaluation.from_plain(row)) for row in rows]
 
     def evaluation_names(self) -> list[str]:
         """Return the names of the evaluations in the order of their first row."""
@@ -306,8 +306,8 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints, the latest last."""
-    found = sorted((folder / _CHECKPOINTS).glob("[0-9]*-step-*"))
-    return [Checkpoint(int(path.name.rpartition("-")[2]), path) for path in found]
+    paths = sorted((folder / _CHECKPOINTS).glob("[0-9]*-step-*"))
+    return [Checkpoint(int(path.name.rpartition("-")[2]), path) for path in paths]
 
 
 def _size(path: Path) -> int:

@@ -57,9 +57,9 @@ def _object_text(value: Mapping[str, Json], depth: int) -> str:
         return f"{len(value)} elements"
     for children, text_of in _FORMS:
         if not children.isdisjoint(value):
-            found = text_of(value, depth - 1)
-            if found:
-                return found
+            shown_text = text_of(value, depth - 1)
+            if shown_text:
+                return shown_text
     parts = [f"{name}: {text}" for name, inner in list(value.items())[:_MAX_ITEMS] if (text := _text(inner, depth - 1))]
     more = len(value) - _MAX_ITEMS
     return ", ".join(parts) + (", …" if more > 0 else "")
@@ -119,8 +119,8 @@ def _code(value: Mapping[str, Json], depth: int) -> str:
 
 def _extension(value: Mapping[str, Json], depth: int) -> str:
     name = _text(value.get("url"), depth).rpartition("/")[2]
-    found = next((_text(inner, depth) for key, inner in value.items() if key.startswith("value")), "")
-    return f"{name}: {found}" if found else name
+    text = next((_text(inner, depth) for key, inner in value.items() if key.startswith("value")), "")
+    return f"{name}: {text}" if text else name
 
 
 def _child(name: str) -> Callable[[Mapping[str, Json], int], str]:

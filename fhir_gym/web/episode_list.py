@@ -104,8 +104,8 @@ def render(context: ViewerContext, query: EpisodeQuery) -> str:
     page = min(query.page, last)
     columns = ("id", "file", "line", "run", *COLUMNS)
     sql = f"SELECT {', '.join(columns)} FROM episode WHERE {where} ORDER BY {query.order()} LIMIT ? OFFSET ?"
-    found = index.select(sql, [*parameters, PAGE_SIZE, (page - 1) * PAGE_SIZE])
-    rows = [dict(zip(columns, row, strict=True)) for row in found]
+    page_rows = index.select(sql, [*parameters, PAGE_SIZE, (page - 1) * PAGE_SIZE])
+    rows = [dict(zip(columns, row, strict=True)) for row in page_rows]
     runs = {run.id: run.name for run in index.runs()}
     paths = [str(path) for path in index.paths]
     return context.render(
@@ -140,18 +140,18 @@ def _filters(index: RolloutIndex) -> list[Filter]:
     titles = {
         task: " ".join([task, title]) for task, title in index.select("SELECT task, max(title) FROM episode GROUP BY 1")
     }
-    found = [
+    filters = [
         Filter("file", "File", _options(index, "file", {file: str(path) for file, path in enumerate(paths)})),
         Filter("run", "Run", tuple(Option(str(run.id), run.name, run.episodes) for run in runs[:_MAX_OPTIONS])),
         Filter("pack", "Environment", _options(index, "env_id")),
         Filter("task", "Task", _options(index, "task", titles)),
     ]
-    found = [episode_filter for episode_filter in found if len(episode_filter.options) > 1]
+    filters = [episode_filter for episode_filter in filters if len(episode_filter.options) > 1]
     results = (("success", "success"), ("failed", "failed"), ("unjudged", "not judged"))
     errors = (("failure", "ended by a failure"), ("invalid", "has invalid actions"), ("none", "neither"))
     checks = "SELECT name, count(*) FROM failed_check GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
     return [
-        *found,
+        *filters,
         Filter("result", "Result", tuple(Option(*result) for result in results)),
         Filter("check", "Failed check", tuple(Option(*row) for row in _named(index.select(checks, [_MAX_OPTIONS])))),
         Filter("stop", "Stop reason", _options(index, "stop_reason")),
@@ -173,8 +173,8 @@ def _named(rows: list[tuple[Any, ...]]) -> list[tuple[str, str, int]]:
 def _failed_checks(index: RolloutIndex, episodes: list[int]) -> dict[int, list[str]]:
     """Return the names of the failed checks of some episodes."""
     marks = ", ".join("?" * len(episodes))
-    found: dict[int, list[str]] = {}
+    checks: dict[int, list[str]] = {}
     sql = f"SELECT episode, name FROM failed_check WHERE episode IN ({marks}) ORDER BY episode, name"
     for episode, name in index.select(sql, episodes):
-        found.setdefault(episode, []).append(name)
-    return found
+        checks.setdefault(episode, []).append(name)
+    return checks

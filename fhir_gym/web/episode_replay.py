@@ -217,10 +217,10 @@ def _recorded_trace(turn: Turn) -> TurnTrace:
     response, action = read_response(turn.observation), GRAMMAR.parse(turn.action)
     if response is None or not isinstance(action, Action) or action.kind == "FINISH":
         return TurnTrace()
-    found = frozenset(_references_in(response))
+    references = frozenset(_references_in(response))
     if action.kind == "GET" or response.status >= 300:
-        return TurnTrace(returned=found)
-    return TurnTrace(written=found | set(_REFERENCE.findall(action.url)))
+        return TurnTrace(returned=references)
+    return TurnTrace(written=references | set(_REFERENCE.findall(action.url)))
 
 
 def _references_in(response: Response) -> Iterator[str]:

@@ -144,17 +144,19 @@ def patient_timeline(session: FhirSession, patient: str, types: Iterable[str]) -
         types: The resource types to search.
     """
     left_out: dict[str, int] = {}
-    found: dict[str, list[Resource]] = {}
+    by_kind: dict[str, list[Resource]] = {}
     for kind in types:
         if kind == "Patient" or "patient" not in search_parameters(kind):
             continue
         most = _MOST_OBSERVATIONS if kind == "Observation" else _MOST_EVENTS
-        found[kind], total = _newest(session, kind, patient, most)
-        if total > len(found[kind]):
-            left_out[kind] = total - len(found[kind])
-    observations = found.pop("Observation", [])
-    visits = _records_of_encounters([*observations, *(resource for several in found.values() for resource in several)])
-    events = [event for several in found.values() for resource in several if (event := _event(resource, visits))]
+        by_kind[kind], total = _newest(session, kind, patient, most)
+        if total > len(by_kind[kind]):
+            left_out[kind] = total - len(by_kind[kind])
+    observations = by_kind.pop("Observation", [])
+    visits = _records_of_encounters(
+        [*observations, *(resource for several in by_kind.values() for resource in several)]
+    )
+    events = [event for several in by_kind.values() for resource in several if (event := _event(resource, visits))]
     events.sort(key=lambda event: (moment(event.date), event.resource_type, event.id), reverse=True)
     return PatientTimeline(tuple(events), tuple(_series(observations, patient)), left_out)
 
@@ -166,10 +168,10 @@ def moment(text: Json) -> datetime | None:
     if len(text) in (4, 7):
         text += "-01-01"[: 10 - len(text)] if len(text) == 4 else "-01"
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _newest(session: FhirSession, kind: str, patient: str, most: int) -> tuple[list[Resource], int]:
@@ -183,12 +185,12 @@ def _newest(session: FhirSession, kind: str, patient: str, most: int) -> tuple[l
 
 def _records_of_encounters(resources: Iterable[Resource]) -> dict[str, Counter[str]]:
     """Return, for the reference of each encounter, the number of records of each type that belong to it."""
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for resource in resources:
         reference = _at(resource, "encounter", "reference")
         if isinstance(reference, str):
-            found.setdefault(reference, Counter())[str(resource.get("resourceType"))] += 1
-    return found
+            counts.setdefault(reference, Counter())[str(resource.get("resourceType"))] += 1
+    return counts
 
 
 def _event(resource: Resource, visits: Mapping[str, Counter[str]]) -> Event | None:
@@ -209,12 +211,12 @@ def _start(value: Json) -> str | None:
 
 
 def _series(observations: list[Resource], patient: str) -> Iterator[Series]:
-    found: dict[tuple[str, str], _Measurement] = {}
+    measurements: dict[tuple[str, str], _Measurement] = {}
     for observation in reversed(observations):  # the oldest first
         for name, part in _parts(observation):
-            _add(found, observation, name, part, patient)
+            _add(measurements, observation, name, part, patient)
     for measurement in sorted(
-        found.values(), key=lambda measurement: (measurement.category, measurement.name, measurement.unit)
+        measurements.values(), key=lambda measurement: (measurement.category, measurement.name, measurement.unit)
     ):
         yield _finished(measurement)
 
@@ -232,7 +234,7 @@ def _parts(observation: Resource) -> Iterator[tuple[str, Json]]:
 
 
 def _add(
-    found: dict[tuple[str, str], _Measurement], observation: Resource, name: str, part: Json, patient: str
+    measurements: dict[tuple[str, str], _Measurement], observation: Resource, name: str, part: Json, patient: str
 ) -> None:
     date = next((text for key in _DATES if (text := _start(observation.get(key)))), None)
     time = moment(date)
@@ -245,7 +247,7 @@ def _add(
     query = f"Observation?patient={quote(patient, safe='')}"
     query += f"&code={quote(code, safe='', errors='replace')}" if isinstance(code, str) else ""
     category = element_text(observation.get("category"))
-    measurement = found.setdefault((name, unit), _Measurement(name, category, query, unit))
+    measurement = measurements.setdefault((name, unit), _Measurement(name, category, query, unit))
     number = _number(_at(quantity, "value"))
     if number is not None:
         measurement.points.append((time, number))

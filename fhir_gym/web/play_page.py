@@ -172,12 +172,12 @@ def _single_resource(rollout: Rollout) -> Resource | None:
     """Return the resource that the latest answer consists of; None for a Bundle or another answer."""
     response = read_response(rollout.turns[-1].observation) if rollout.turns else None
     try:
-        found = response.json() if response else None
+        body = response.json() if response else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("id"), str):
         return None
-    return found if str(found.get("resourceType")) in RESOURCE_TYPE_SET - {"Bundle"} else None
+    return body if str(body.get("resourceType")) in RESOURCE_TYPE_SET - {"Bundle"} else None
 
 
 def _change_of(resource: Resource) -> _Fields:

@@ -188,8 +188,8 @@ def tree(value: Json, base_url: str = DEFAULT_BASE_URL) -> Node:
 
 def target_of(value: Json, base_url: str = DEFAULT_BASE_URL) -> Target | None:
     """Return the resource on this server to which a Reference or a text points; None for other values."""
-    found = parse_reference(value, base_url) or parse_reference(value)
-    return Target(*found) if found else None
+    reference = parse_reference(value, base_url) or parse_reference(value)
+    return Target(*reference) if reference else None
 
 
 def _indented(value: Json) -> str:
@@ -201,8 +201,8 @@ def _indented(value: Json) -> str:
 
 def _entries(bundle: Resource) -> _Entries:
     """Return position, entry and resource of each entry with a resource."""
-    found = bundle.get("entry")
-    entries = enumerate(found if isinstance(found, list) else [], start=1)
+    listed = bundle.get("entry")
+    entries = enumerate(listed if isinstance(listed, list) else [], start=1)
     return [
         (number, entry, entry["resource"])
         for number, entry in entries
@@ -225,10 +225,10 @@ def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:
     for entry in entries:
         by_type.setdefault(element_text(entry[2].get("resourceType")), []).append(entry)
     left = MAX_ROWS
-    for resource_type, found in by_type.items():
+    for resource_type, resources in by_type.items():
         if left > 0:
-            yield _table(resource_type, found[:left], len(found), base_url)
-        left -= len(found)
+            yield _table(resource_type, resources[:left], len(resources), base_url)
+        left -= len(resources)
 
 
 def _table(resource_type: str, shown: _Entries, number: int, base_url: str) -> Table:
@@ -252,9 +252,9 @@ def _search_mode(entry: Mapping[str, Json]) -> str:
 
 def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
     """Yield a table of requests or responses in a batch, a transaction or a history."""
-    found = bundle.get("entry")
+    listed = bundle.get("entry")
     rows = []
-    for number, entry in enumerate(found if isinstance(found, list) else [], start=1):
+    for number, entry in enumerate(listed if isinstance(listed, list) else [], start=1):
         request, response = (entry.get(name) if isinstance(entry, dict) else None for name in ("request", "response"))
         request, response = (part if isinstance(part, dict) else {} for part in (request, response))
         if request or response:
@@ -281,23 +281,23 @@ def _is_reference(value: Json) -> bool:
 
 
 def _issues(outcome: Resource) -> tuple[tuple[str, str, str], ...]:
-    found = outcome.get("issue")
+    listed = outcome.get("issue")
     return tuple(
         (
             element_text(issue.get("severity")),
             element_text(issue.get("code")),
             element_text(issue.get("diagnostics") or issue.get("details")),
         )
-        for issue in (found if isinstance(found, list) else [])[:_MAX_ISSUES]
+        for issue in (listed if isinstance(listed, list) else [])[:_MAX_ISSUES]
         if isinstance(issue, dict)
     )
 
 
 def _paging_links(bundle: Resource) -> tuple[tuple[str, str], ...]:
-    found = bundle.get("link")
+    listed = bundle.get("link")
     return tuple(
         (element_text(link.get("relation")), str(link.get("url")))
-        for link in (found if isinstance(found, list) else [])[:10]
+        for link in (listed if isinstance(listed, list) else [])[:10]
         if isinstance(link, dict)
     )
 
@@ -372,7 +372,7 @@ class Column:
 
     def value(self, resource: Resource) -> Json:
         """Return the element of a resource; None if the resource does not have it."""
-        return next((found for path in self.paths if (found := find_element(resource, path)) is not None), None)
+        return next((element for path in self.paths if (element := find_element(resource, path)) is not None), None)
 
 
 def _columns(*paths: str) -> tuple[Column, ...]:
@@ -426,13 +426,13 @@ def find_element(resource: Resource, path: str) -> Json:
     """Return the element at a path of `Column.paths`; None if there is none, and the values of all items of a list."""
     values: list[Json] = [resource]
     for name in path.split("."):
-        values = [found for value in values for found in _step(value, name)]
+        values = [child for value in values for child in _step(value, name)]
     return None if not values else values[0] if len(values) == 1 else values
 
 
 def _step(value: Json, name: str) -> list[Json]:
     if isinstance(value, list):
-        return [found for item in value for found in _step(item, name)]
+        return [child for item in value for child in _step(item, name)]
     if not isinstance(value, dict):
         return []
     if not name.endswith("[x]"):

@@ -98,9 +98,9 @@ class RolloutReader:
 
     def _batch(self, file: BinaryIO) -> list[Line]:
         """Read up to `_BATCH` lines."""
-        found: list[Line] = []
+        lines: list[Line] = []
         file.seek(self._offset)
-        while len(found) < _BATCH and (line := file.readline(_MAX_LINE)):
+        while len(lines) < _BATCH and (line := file.readline(_MAX_LINE)):
             if self._unended and line == b"\n":
                 self._offset, self._unended = self._offset + 1, False
                 self._tail = (self._tail + line)[-_TAIL:]
@@ -113,12 +113,12 @@ class RolloutReader:
             self._lines += 1
             if too_long:
                 problem = f"longer than {_MAX_LINE // 1024 // 1024} MiB"
-                found.append(Line(self._lines, self._offset, length, problem))
+                lines.append(Line(self._lines, self._offset, length, problem))
             elif line.strip():
-                found.append(Line(self._lines, self._offset, length, _row_or_problem(line)))
+                lines.append(Line(self._lines, self._offset, length, _row_or_problem(line)))
             self._offset, self._unended = self._offset + length, not ended and not too_long
             self._tail = line[-_TAIL:] if not too_long else b""
-        return found
+        return lines
 
 
 def _row_or_problem(line: bytes) -> EpisodeRow | str:
@@ -416,15 +416,15 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         near = ", ".join(
             f"{at}({name}) OVER near AS {at}_{name}" for at in ("lag", "lead") for name in ("file", "line")
         )
-        found = self.select(
+        rows = self.select(
             f"SELECT lag_file, lag_line, lead_file, lead_line FROM"
             f" (SELECT file, line, {near} FROM episode WHERE {where} WINDOW near AS (ORDER BY {order}))"
             " WHERE file = ? AND line = ?",
             [*parameters, file, line],
         )
-        if not found:
+        if not rows:
             return None, None
-        file_before, line_before, file_after, line_after = found[0]
+        file_before, line_before, file_after, line_after = rows[0]
         before = None if file_before is None else (file_before, line_before)
         return before, None if file_after is None else (file_after, line_after)
 

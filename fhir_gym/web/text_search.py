@@ -52,9 +52,9 @@ class TextSearch:
             sql = "SELECT file, start, length, id FROM episode WHERE id > ? ORDER BY file, line"
             rows = self._index.select(sql, (last,))
             lines = self._index.lines((file, start, length) for file, start, length, _ in rows)
-            found = [(search, row[3]) for row, line in zip(rows, lines, strict=True) if _contains(line, wanted)]
+            hits = [(search, row[3]) for row, line in zip(rows, lines, strict=True) if _contains(line, wanted)]
             with self._index.changing() as db:
-                db.executemany("INSERT OR IGNORE INTO hit VALUES (?, ?)", found)
+                db.executemany("INSERT OR IGNORE INTO hit VALUES (?, ?)", hits)
             self._searches[wanted] = search, max((row[3] for row in rows), default=last)
             return search
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("openai")
@@ -158,8 +158,9 @@ def test_results_of_one_reply_share_the_window() -> None:
     share=st.none() | st.floats(0.3, 2.0),
     turns=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 500), st.integers(0, 12_000)), max_size=20),
 )
+@example(share=2.0, turns=[(2, 494, 4_280)])
 def test_requests_never_exceed_the_window(share: float | None, turns: list[tuple[int, int, int]]) -> None:
-    """The provider counts `share` times as many tokens as estimated, or does not say how many."""
+    """The provider counts `share` times as many tokens as estimated, or does not say how many. It reports no tokens of replies."""
     dropping_window = window(8_000)
 
     def count() -> int:

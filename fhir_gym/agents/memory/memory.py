@@ -141,12 +141,12 @@ class Memory:
         """
         require_whole("k", k, 0)
         wanted = (resource_type, find_operation(operation))
-        found = [
+        reflections = [
             reflection
             for reflection in self.reflections
             if reflection.kind == "micro" and (reflection.resource_type, reflection.operation) == wanted
         ]
-        return sorted(found, key=lambda reflection: -reflection.support)[:k]
+        return sorted(reflections, key=lambda reflection: -reflection.support)[:k]
 
     def macro(self, text: str, k: int = 3) -> list[tuple[Reflection, float]]:
         """Return up to `k` macro reflections with the similarity of their situation to a text, the most similar first.
@@ -163,16 +163,16 @@ class Memory:
             InfraError: The embedder's endpoint does not answer.
         """
         require_whole("k", k, 0)
-        found = [reflection for reflection in self.reflections if reflection.kind == "macro"]
-        if not found or not k:
+        reflections = [reflection for reflection in self.reflections if reflection.kind == "macro"]
+        if not reflections or not k:
             return []
         embedder = self.open()
         if self._vectors is None:
-            self._vectors = embedder.embed([str(reflection.situation) for reflection in found])
+            self._vectors = embedder.embed([str(reflection.situation) for reflection in reflections])
         cosines = self._vectors.astype(np.float64) @ embedder.embed([text])[0].astype(np.float64)
         similarity = [round(float(cosine), _DIGITS) for cosine in cosines]
-        order = sorted(range(len(found)), key=lambda at: (-similarity[at], -found[at].support, at))
-        return [(found[at], similarity[at]) for at in order[:k]]
+        order = sorted(range(len(reflections)), key=lambda at: (-similarity[at], -reflections[at].support, at))
+        return [(reflections[at], similarity[at]) for at in order[:k]]
 
     def open(self) -> Embedder:
         """Return the embedder; make it if necessary.

@@ -131,8 +131,8 @@ def in_requested_format(request: Request, response: Response) -> Response:
 def _bundle_of(body: bytes) -> Resource:
     """Parse a Bundle; one without entries if it is none."""
     try:
-        found = serialization.loads(body)
+        document = serialization.loads(body)
     except ValueError:
-        found = None
-    bundle: Resource = found if isinstance(found, dict) else {}
+        document = None
+    bundle: Resource = document if isinstance(document, dict) else {}
     return bundle if isinstance(bundle.get("entry"), list) else bundle | {"entry": []}

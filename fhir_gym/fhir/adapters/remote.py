@@ -361,7 +361,7 @@ class RemoteSession(FhirSession):
 
     @override
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
-        found = []
+        listed = []
         start = since.writes if since else 0
         written = self._written(start)
         current = read_all(self._http, [states.key for states in written], self.read)
@@ -375,8 +375,8 @@ class RemoteSession(FhirSession):
             what: Literal["created", "updated", "deleted"] = (
                 "created" if before is None else "deleted" if after is None else "updated"
             )
-            found.append(Change(what, kind, id, before, after, self._versions(kind, id, before, seen)))
-        return found
+            listed.append(Change(what, kind, id, before, after, self._versions(kind, id, before, seen)))
+        return listed
 
     def _versions(
         self, resource_type: str, id: str, before: Resource | None, seen: list[Resource | None]

@@ -32,19 +32,20 @@ def batches_by_reference(resources: Sequence[Resource], size: int) -> list[list[
     """
     if len(resources) <= size:
         return [list(resources)] if resources else []
-    found: list[list[Resource]] = [[]]
+    batches: list[list[Resource]] = [[]]
     for group in _groups({f"{resource['resourceType']}/{resource['id']}": resource for resource in resources}):
-        if found[-1] and len(found[-1]) + len(group) > size:
-            found.append([])
-        found[-1] += group
-    return found
+        if batches[-1] and len(batches[-1]) + len(group) > size:
+            batches.append([])
+        batches[-1] += group
+    return batches
 
 
 def _groups(by_key: dict[str, Resource]) -> list[list[Resource]]:
     """Return the resources in the order of their references; those in a cycle share a group."""
     leader = {key: key for key in by_key}
     targets = {
-        key: [found.value["reference"] for found in find_references(resource)] for key, resource in by_key.items()
+        key: [reference.value["reference"] for reference in find_references(resource)]
+        for key, resource in by_key.items()
     }
     while True:
         graph: dict[str, set[str]] = {leading: set() for leading in leader.values()}

@@ -170,7 +170,7 @@ class _Batch(_Run):
     """Runs entries independently."""
 
     def answers(self, entries: list[BundleEntry]) -> list[bytes]:
-        found: dict[int, bytes] = {}
+        by_number: dict[int, bytes] = {}
         full = preference(self.ctx.request) == "representation"
         if any(not entry.verb for entry in entries):
             raise no_verb(next(entry.number for entry in entries if not entry.verb))
@@ -178,17 +178,17 @@ class _Batch(_Run):
             try:
                 entry.check()
                 if entry.verb == "GET":
-                    found[entry.number] = self.get(entry)
+                    by_number[entry.number] = self.get(entry)
                     continue
                 with refusing(), self.ctx.store.atomic():
                     written = self._write(entry)
                 self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
-                found[entry.number] = _done(written, entry, full=full)
+                by_number[entry.number] = _done(written, entry, full=full)
             except FhirError as error:
                 self._check_budget()
                 self.done.setdefault(entry.number, entry.attempt()._replace(status=error.status))
-                found[entry.number] = _failed(self._as_batch_says(entry, error))
-        return [found[entry.number] for entry in entries]
+                by_number[entry.number] = _failed(self._as_batch_says(entry, error))
+        return [by_number[entry.number] for entry in entries]
 
     def _as_batch_says(self, entry: BundleEntry, error: FhirError) -> FhirError:
         if entry.verb == "DELETE" and error.status == 409:
@@ -276,20 +276,20 @@ class _Transaction(_Run):
                 raise no_verb(entry.number)
             entry.check()
         _check_distinct(entries)
-        found: dict[int, bytes] = {}
+        by_number: dict[int, bytes] = {}
         ordered = sorted(entries, key=lambda e: _ORDER[e.verb] + bool(e.verb == "POST" and e.if_none_exist))
         plans = [self._plan(entry) for entry in ordered if entry.verb in _WRITES]
         self.writes.exempt = frozenset(plan.target for plan in plans if plan.target)
         for plan in plans:
             written = plan.run()
             self.done[plan.entry.number] = written.interaction(plan.entry.attempt().kind, plan.entry.number)
-            found[plan.entry.number] = _done(written, plan.entry, full=full)
+            by_number[plan.entry.number] = _done(written, plan.entry, full=full)
         self._check_matches()
         self._check_deleted()
         for entry in ordered:
             if entry.verb == "GET":
-                found[entry.number] = self._get(entry)
-        return [found[entry.number] for entry in entries]
+                by_number[entry.number] = self._get(entry)
+        return [by_number[entry.number] for entry in entries]
 
     def _plan(self, entry: BundleEntry) -> _EntryPlan:
         """Determine the resource of an entry. A deletion runs immediately."""

@@ -125,9 +125,9 @@ def check(condition: Condition, db: str, rid: str) -> Sql:
         return f"NOT {text}", values
     if not condition.parts:
         return ("1", ()) if isinstance(condition, AllOf) else ("0", ())
-    found = [check(part, db, rid) for part in condition.parts]
+    checks = [check(part, db, rid) for part in condition.parts]
     word = " AND " if isinstance(condition, AllOf) else " OR "
-    return f"({word.join(text for text, _ in found)})", tuple(v for _, values in found for v in values)
+    return f"({word.join(text for text, _ in checks)})", tuple(v for _, values in checks for v in values)
 
 
 MAX_DEPTH = 6

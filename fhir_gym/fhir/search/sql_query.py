@@ -159,12 +159,12 @@ def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Sor
     """
     schemas = scope.schemas()
     build = _keyed if keys else _plain
-    found = [build(scope, conditions, keys, db) for db in schemas]
-    union = " UNION ALL ".join(text for text, _ in found)
+    selects = [build(scope, conditions, keys, db) for db in schemas]
+    union = " UNION ALL ".join(text for text, _ in selects)
     if len(schemas) > 1:
         union = f"SELECT * FROM ({union})"
     order = [f"k{n}{' DESC' if key.descending else ''}" for n, key in enumerate(keys)]
-    values = tuple(v for _, given in found for v in given)
+    values = tuple(v for _, given in selects for v in given)
     return f"{union} ORDER BY {', '.join([*order, 'rid'])} LIMIT ? OFFSET ?", values
 
 
@@ -361,22 +361,22 @@ CREATED = f"coalesce(({_TARGET.format('main.resource')}), ({_TARGET.format('over
 """SQL expression for the creation order of a reference's target."""
 
 
-def chained_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:
+def chained_order(scope: Scope, condition: Condition) -> tuple[Sql, ...]:
     """Return HAPI's sort columns for a chain: those of the target's condition, then the target's creation order."""
-    if not isinstance(found, RowCondition) or not found.order:
+    if not isinstance(condition, RowCondition) or not condition.order:
         return ((CREATED, ()),)
-    own, values = found.order[0]
+    own, values = condition.order[0]
     schemas = scope.schemas()
     texts = []
     for db in schemas:
         hidden = " AND r.rid NOT IN (SELECT m.rid FROM overlay.resource m)" if db == "main" and len(schemas) > 1 else ""
         texts.append(
-            f"SELECT {own.replace('@', 'o')} AS v FROM {db}.resource r CROSS JOIN {db}.{found.table} o "
-            f"INDEXED BY {found.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
-            f"AND {found.where.replace('@', 'o').replace('{db}', db)}{hidden}"
+            f"SELECT {own.replace('@', 'o')} AS v FROM {db}.resource r CROSS JOIN {db}.{condition.table} o "
+            f"INDEXED BY {condition.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
+            f"AND {condition.where.replace('@', 'o').replace('{db}', db)}{hidden}"
         )
     key = f"(SELECT min(v) FROM ({' UNION ALL '.join(texts)}))"
-    return ((key, (*values, *found.values) * len(schemas)), (CREATED, ()))
+    return ((key, (*values, *condition.values) * len(schemas)), (CREATED, ()))
 
 
 def _of_resource(column: str, descending: bool) -> SortKey:

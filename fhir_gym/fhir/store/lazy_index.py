@@ -58,14 +58,14 @@ class Batch:
         """Return the index rows of these paths by table. They are computed once, also if a rollback removes them."""
         if unknown := pids.difference(self._computed):
             self._compute(unknown)
-        found: IndexRows = {}
+        index_rows: IndexRows = {}
         for pid in sorted(pids):
             for table, rows in self._computed[pid].items():
-                found.setdefault(table, []).extend(rows)
+                index_rows.setdefault(table, []).extend(rows)
         if self._removed:
-            for table, rows in found.items():
-                found[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
-        return found
+            for table, rows in index_rows.items():
+                index_rows[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
+        return index_rows
 
     def _compute(self, pids: frozenset[int]) -> None:
         known = {} if self.known is None else self.known
@@ -91,9 +91,9 @@ class Batch:
         """Return the batch without one resource."""
         if rid not in self._rids:
             return self
-        found = copy(self)
-        found._removed = self._removed | {rid}
-        return found
+        remaining = copy(self)
+        remaining._removed = self._removed | {rid}
+        return remaining
 
 
 class Unindexed:
@@ -145,13 +145,13 @@ class Unindexed:
 
     def rows(self, pids: Set[int]) -> IndexRows:
         """Return the missing rows of these paths."""
-        found: IndexRows = {}
+        rows_by_table: IndexRows = {}
         for batches in self.missing.values():
             for batch, missing in batches:
                 if wanted := missing & pids:
                     for table, rows in batch.index_rows(wanted).items():
-                        found.setdefault(table, []).extend(rows)
-        return found
+                        rows_by_table.setdefault(table, []).extend(rows)
+        return rows_by_table
 
     def written(self, pids: Set[int]) -> None:
         """Mark the rows of these paths as written."""

@@ -54,10 +54,10 @@ def _leads_to_contained(node: Node) -> bool:
 
 def _contained_has_no(*path: str) -> Callable[[Node], bool]:
     def check(node: Node) -> bool:
-        found = node.find_all("contained")
+        nodes = node.find_all("contained")
         for name in path:
-            found = [inner for outer in found for inner in outer.find_all(name)]
-        return not found
+            nodes = [inner for outer in nodes for inner in outer.find_all(name)]
+        return not nodes
 
     return check
 
@@ -160,8 +160,8 @@ def _steps(constraint: Constraint, node: Node) -> int:
 
 def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:
     """Return the function that evaluates an invariant, if it is not evaluated by FHIRPath."""
-    found = FUNCTIONS.get(constraint.key) or FUNCTIONS.get(constraint.expression)
-    return found or presence(constraint.expression)
+    function = FUNCTIONS.get(constraint.key) or FUNCTIONS.get(constraint.expression)
+    return function or presence(constraint.expression)
 
 
 @cache
@@ -244,10 +244,10 @@ def in_order(first: str, second: str) -> bool | None:
 
 def _parts(text: str) -> tuple[Decimal, ...] | None:
     """Return year, month, day, hour, minute and second as far as they are given; with a zone, those of UTC."""
-    found = _DATE_TIME.fullmatch(text)
-    if found is None:
+    match = _DATE_TIME.fullmatch(text)
+    if match is None:
         return None
-    *numbers, fraction, zone = found.groups()
+    *numbers, fraction, zone = match.groups()
     parts = [int(number) for number in numbers if number is not None]
     if zone not in (None, "Z"):
         hours, minutes = int(zone[1:3]), int(zone[4:6])

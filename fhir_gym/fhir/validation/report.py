@@ -69,10 +69,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 def described(issues: Iterable[Issue], text: bytes) -> list[Json]:
     """Return issues in HAPI's form; those of values that are not found in the text are at its end."""
-    found = list(issues)
+    listed = list(issues)
     shown = text.decode("utf-8", "replace").rstrip()
-    ends = dict(_ends(shown, {issue.steps for issue in found if issue.steps}))
-    return [_described(issue, shown, ends.get(issue.steps, len(shown))) for issue in found]
+    ends = dict(_ends(shown, {issue.steps for issue in listed if issue.steps}))
+    return [_described(issue, shown, ends.get(issue.steps, len(shown))) for issue in listed]
 
 
 def _described(issue: Issue, text: str, end: int) -> Json:

@@ -116,16 +116,16 @@ def _check_place(node: Node, holder: Node, url: str, definition: ExtensionDefini
 
 def _places(holder: Node) -> set[str]:
     """Return the paths by which a definition may name an element: from its resource, and from each type around it."""
-    found = {holder.content} if "." in holder.content else set()  # of another element, for a reference to its content
+    places = {holder.content} if "." in holder.content else set()  # of another element, for a reference to its content
     node, below = holder, ""
     while True:
-        found.add(f"{node.type}{below}")
+        places.add(f"{node.type}{below}")
         if node.is_resource or node.parent is None or node.element is None:
             break
         step = node.element.path.rpartition(".")[2]
         below = f".{step}{below}"
         node = node.parent
-    return {re.sub(r"^BackboneElement\..*|^Element\..*", holder.definition, place) for place in found}
+    return {re.sub(r"^BackboneElement\..*|^Element\..*", holder.definition, place) for place in places}
 
 
 _LONGEST_ID = 64
@@ -175,8 +175,8 @@ def _is_profiled_for_another_type(node: Node, issues: Issues) -> bool:
     for profile in meta.find_all("profile") if meta else []:
         kind = profiled_type((profile.text or "").partition("|")[0])
         if kind is not None and kind != node.type:
-            found = f"profile '{profile.text}|4.0.1', but found type '{node.type}'"
-            text = f"Specified profile type was '{kind}' in {found}"
+            mismatch = f"profile '{profile.text}|4.0.1', but found type '{node.type}'"
+            text = f"Specified profile type was '{kind}' in {mismatch}"
             issues.add("error", node.path, text, "Validation_VAL_Profile_WrongType", node.steps)
     return len(issues) > before
 
@@ -203,8 +203,10 @@ def _check_elements(node: Node, issues: Issues) -> None:
 @cache
 def _required(path: str) -> tuple[tuple[str, str], ...]:
     """Return the name and the path of each mandatory element."""
-    found = {(element.choice or element.name): element.path for element in children(path).values() if element.required}
-    return tuple(found.items())
+    required = {
+        (element.choice or element.name): element.path for element in children(path).values() if element.required
+    }
+    return tuple(required.items())
 
 
 def _check_missing(node: Node, issues: Issues) -> None:

@@ -202,12 +202,12 @@ def _component(code: str, at: int) -> int:
         if code[at : at + 1] != ")":
             raise ValueError(code)
         at += 1
-    elif found := _simple_unit().match(code, at):
-        at = found.end()
+    elif match := _simple_unit().match(code, at):
+        at = match.end()
         exponent = _EXPONENT.match(code, at)
         at = exponent.end() if exponent else at
-    elif found := _FACTOR.match(code, at):
-        at = found.end()
+    elif match := _FACTOR.match(code, at):
+        at = match.end()
     if annotation := _ANNOTATION.match(code, at):
         at = annotation.end()
     if at == start:

@@ -83,11 +83,11 @@ class Node:
     def contained(self) -> Mapping[str, Node]:
         """The resources that this one contains, by id; the first of several with an id."""
         if "contained" not in self.cache:
-            found: dict[str, Node] = {}
+            nodes: dict[str, Node] = {}
             for node in self.find_all("contained"):
                 if (id := node.text_of("id")) is not None:
-                    found.setdefault(id, node)
-            self.cache["contained"] = found
+                    nodes.setdefault(id, node)
+            self.cache["contained"] = nodes
         contained: Mapping[str, Node] = self.cache["contained"]
         return contained
 
@@ -143,15 +143,15 @@ class Node:
         """Return the element as JSON, without what could not be read."""
         if not self.content:
             return self.value
-        found: dict[str, Any] = {"resourceType": self.type} if self.is_resource else {}
+        element: dict[str, Any] = {"resourceType": self.type} if self.is_resource else {}
         for child in self.children:
             key, many = (child.element.name, child.element.many) if child.element else (child.name, False)
             if child.content or not (child.children or child.value is None):
-                _put(found, key, child.json(), many)
+                _put(element, key, child.json(), many)
             else:  # the id and extensions of a primitive are beside its value
-                _put(found, key, child.value, many)
-                _put(found, f"_{key}", {inner.name: inner.json() for inner in child.children}, many)
-        return found
+                _put(element, key, child.value, many)
+                _put(element, f"_{key}", {inner.name: inner.json() for inner in child.children}, many)
+        return element
 
 
 def _put(target: dict[str, Any], key: str, value: Any, many: bool) -> None:

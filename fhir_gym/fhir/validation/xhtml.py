@@ -94,8 +94,8 @@ def parse_markup(text: str) -> tuple[Markup, list[str]]:
     """
     start = len(text) - len(text.lstrip())
     if not text[start:].startswith("<"):
-        found = text[start : start + 1]
-        raise MarkupError(f"Unable to Parse HTML - does not start with tag. Found '{found}' {_place(text, start)}")
+        character = text[start : start + 1]
+        raise MarkupError(f"Unable to Parse HTML - does not start with tag. Found '{character}' {_place(text, start)}")
     reader = _Reader(text)
     root = reader.read(start)
     return root, reader.entities

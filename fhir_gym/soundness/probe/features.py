@@ -80,13 +80,13 @@ class Links:
         Args:
             own: The records.
         """
-        found: dict[str, list[int | None]] = {}
+        rows: dict[str, list[int | None]] = {}
         for place, at in enumerate(own):
             for path, other in self._out[at]:
-                targets = found.setdefault(f"{path} {self._kinds[other]}", [None] * len(own))
+                targets = rows.setdefault(f"{path} {self._kinds[other]}", [None] * len(own))
                 if targets[place] is None:
                     targets[place] = other
-        return found
+        return rows
 
     def referrers(self, own: Sequence[int]) -> Mapping[str, list[list[int]]]:
         """For each type and path, list the records that refer to each of the given records.
@@ -94,11 +94,11 @@ class Links:
         Args:
             own: The records.
         """
-        found: dict[str, list[list[int]]] = {}
+        rows: dict[str, list[list[int]]] = {}
         for place, at in enumerate(own):
             for label, other in self._in[at]:
-                found.setdefault(label, [[] for _ in own])[place].append(other)
-        return found
+                rows.setdefault(label, [[] for _ in own])[place].append(other)
+        return rows
 
 
 Flat = Mapping[str, tuple[Json, ...]]
@@ -112,14 +112,14 @@ _DAY = 86_400.0
 
 def flatten(resource: Resource) -> Flat:
     """Flatten a record. Values that the server sets are dropped; tags and profiles are kept."""
-    found: dict[str, tuple[Json, ...]] = {}
+    values: dict[str, tuple[Json, ...]] = {}
     for path, value in leaves(resource):
         name = ".".join(part for part in path if isinstance(part, str))
-        found[name] = (*found.get(name, ()), value)
+        values[name] = (*values.get(name, ()), value)
     for name, value in resource.get("meta", {}).items():
         if name not in ("versionId", "lastUpdated"):
-            found[f"meta.{name}"] = (orjson.dumps(value).decode(),)
-    return found
+            values[f"meta.{name}"] = (orjson.dumps(value).decode(),)
+    return values
 
 
 def is_reference(value: Json) -> bool:
@@ -271,8 +271,8 @@ class _Scene:
         for kind in dict.fromkeys(self.records[at]["resourceType"] for at in targets if at is not None):
             known = self.columns(kind)
             rows = [self.row[at] if at is not None and self._is(at, kind) else -1 for at in targets]
-            found = np.vstack([np.array(list(known.values())).T, np.full(len(known), np.nan)])[rows]
-            columns |= {f"{path} > {name}": found[:, place] for place, name in enumerate(known)}
+            of_rows = np.vstack([np.array(list(known.values())).T, np.full(len(known), np.nan)])[rows]
+            columns |= {f"{path} > {name}": of_rows[:, place] for place, name in enumerate(known)}
         return columns
 
     def _is(self, at: int, kind: str) -> bool:
@@ -286,8 +286,8 @@ class _Scene:
             if not name.endswith((" value", " position")):
                 continue
             for what, sign in (("highest", 1.0), ("lowest", -1.0)):
-                found = np.array([_extreme(sign, column[[self.row[at] for at in some]]) for some in referrers])
-                columns |= {f"{label} {what} {name}": found} | _ranks(f"{label} {what} {name}", found, everyone)
+                of_rows = np.array([_extreme(sign, column[[self.row[at] for at in some]]) for some in referrers])
+                columns |= {f"{label} {what} {name}": of_rows} | _ranks(f"{label} {what} {name}", of_rows, everyone)
         return columns
 
 
@@ -303,11 +303,11 @@ def _status(flat: Flat) -> str:
 
 def _holders(flats: Sequence[Flat]) -> Mapping[Json, list[int]]:
     """Map each distinctive value to the positions of the records that contain the value."""
-    found: dict[Json, list[int]] = {}
+    rows: dict[Json, list[int]] = {}
     for at, flat in enumerate(flats):
         for value in _distinctive(flat):
-            found.setdefault(value, []).append(at)
-    return found
+            rows.setdefault(value, []).append(at)
+    return rows
 
 
 def _distinctive(flat: Flat) -> set[Json]:
@@ -407,14 +407,14 @@ def _moments(path: str, values: Sequence[tuple[Json, ...]], numbers: Column, bac
 
 def _numbers(values: Sequence[tuple[Json, ...]]) -> Column | None:
     """The first value of each record at a path, as a number; None if a value is a text or boolean."""
-    found: list[float] = []
+    numbers: list[float] = []
     for at_path in values:
         value = at_path[0] if at_path else None
         number = days(value) if isinstance(value, str) else value
         if isinstance(number, bool) or (number is None and value is not None):
             return None
-        found.append(np.nan if number is None else float(number))
-    return np.array(found)
+        numbers.append(np.nan if number is None else float(number))
+    return np.array(numbers)
 
 
 def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -422,13 +422,13 @@ def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, 
 
     Records are grouped by reference, code or status, and by combinations of a reference with a code or status.
     """
-    found: dict[str, NDArray[np.bool_]] = {}
+    groups: dict[str, NDArray[np.bool_]] = {}
     for path in paths:
         values = [flat.get(path, ()) for flat in flats]
         is_subject = any(value and is_reference(value[0]) for value in values)
         if (is_subject or path in _STATUS or path.endswith("code.coding.code")) and len(set(values)) > 1:
-            found[path] = _equal(values)
-    singles = dict(list(found.items())[:_MOST_GROUPS])
+            groups[path] = _equal(values)
+    singles = dict(list(groups.items())[:_MOST_GROUPS])
     yield from singles.items()
     several = [name for name in singles if not name.endswith("reference")]
     for subject in (name for name in singles if name.endswith("reference")):

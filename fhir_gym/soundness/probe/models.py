@@ -85,9 +85,9 @@ def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> T
     row = 0
     for _, some in groupby(scenes, key=lambda scene: scene.number):
         same = list(some)  # they have the same records
-        found, columns = candidates(same[0].records, kind, background)
-        places = {name: at for at, name in enumerate(found)}
-        rows = slice(row, row + len(found))
+        references, columns = candidates(same[0].records, kind, background)
+        places = {name: at for at, name in enumerate(references)}
+        rows = slice(row, row + len(references))
         for scene in same:
             qualifying = np.array([places[name] for name in scene.qualifying if name in places], np.intp)
             groups.append(Group(rows, places[scene.target], qualifying))
@@ -289,12 +289,12 @@ def hits(test: Table, scored: Scores, *, among_all: bool = False) -> Hits:
         among_all: Whether to choose among all candidates, not only among the qualifying ones.
     """
     lot = np.random.default_rng(SEED)
-    found = []
+    shares = []
     for group in test.groups:
         own = scored[group.rows]
         asked = lot.permutation(np.arange(len(own)) if among_all else group.qualifying)
-        found.append(bool(asked[np.argmax(own[asked])] == group.target))
-    return found
+        shares.append(bool(asked[np.argmax(own[asked])] == group.target))
+    return shares
 
 
 def with_random_targets(table: Table, seed: int = SEED) -> Table:
@@ -316,13 +316,13 @@ def rule_hits(train: Table, test: Table) -> Hits:
     """
     lot = np.random.default_rng(SEED)
     way, feature = _best(train, 1)[0][:2] if train.names else (0, None)
-    found = []
+    shares = []
     for group in test.groups:
         asked = lot.permutation(group.qualifying)
         values = test.values[group.rows][asked]
         picked = np.zeros(len(asked)) if feature is None else _picks(values[:, [feature]])[way][:, 0]
-        found.append(bool(asked[np.argmax(picked)] == group.target))
-    return found
+        shares.append(bool(asked[np.argmax(picked)] == group.target))
+    return shares
 
 
 def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:

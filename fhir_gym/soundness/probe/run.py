@@ -161,15 +161,15 @@ def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK)
 
 def _ranker(scenes: Sequence[Scene], world: World, effort: Effort) -> RankerReport | None:
     """Search for targets of each resource type and return the worst report; None if there are too few scenes."""
-    found = []
+    reports = []
     for kind in dict.fromkeys(scene.target.partition("/")[0] for scene in scenes if scene.target):
         # A target that does not qualify is reported as a mismatch.
         aimed = [scene for scene in scenes if scene.target.startswith(f"{kind}/") and scene.target in scene.qualifying]
         learnt = sum(scene.number < TEST_START for scene in aimed)
         if min(learnt, len(aimed) - learnt) >= _FEWEST:
             table = build_table(aimed, kind, Background(world))
-            found.append(_ranked(kind, table.part(table.groups[:learnt]), table.part(table.groups[learnt:]), effort))
-    return max(found, key=lambda report: report.best - report.bound, default=None)
+            reports.append(_ranked(kind, table.part(table.groups[:learnt]), table.part(table.groups[learnt:]), effort))
+    return max(reports, key=lambda report: report.best - report.bound, default=None)
 
 
 def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerReport:
@@ -190,8 +190,8 @@ def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerRepor
     )
 
 
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found)
+def _share(hits: Sequence[bool]) -> float:
+    return sum(hits) / len(hits)
 
 
 def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:
@@ -206,14 +206,14 @@ def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport
         questions["the usual answer or another"] = [
             scene.said if scene.said == usual else f"not {usual}" for scene in everyone
         ]
-    found = []
+    reports = []
     for question, answers in questions.items():
         guessed = predict_answers(rows[:learnt], answers[:learnt], rows[learnt:])
         shares = {answer: number / len(answers) for answer, number in Counter(answers).items()}
         shares.pop(f"not {usual}", None)  # the label "not …" is not an answer
         share = _share_of_whole_answers(scenes) if everyone[0].is_part else max(shares.values())
-        found.append(_compared(tuple(scenes), question, answers, guessed, share, effort))
-    return max(found, key=lambda report: (report.leaks, report.lopsided, report.right - report.bound))
+        reports.append(_compared(tuple(scenes), question, answers, guessed, share, effort))
+    return max(reports, key=lambda report: (report.leaks, report.lopsided, report.right - report.bound))
 
 
 def _share_of_whole_answers(scenes: Mapping[str, Sequence[Scene]]) -> float:

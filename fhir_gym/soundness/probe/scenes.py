@@ -127,9 +127,9 @@ def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun, target: str
     texts = [action.text() for action in run.actions] + list(task.required_records(variation.params))
     if any(id in text for text in texts):
         return ""
-    found = [logged.response.body or b"" for logged in run.end.requests]
+    bodies = [logged.response.body or b"" for logged in run.end.requests]
     others = [reference.partition("/")[2].encode() for reference in qualifying if reference != target]
-    if any(id.encode() in body and not any(other in body for other in others) for body in found):
+    if any(id.encode() in body and not any(other in body for other in others) for body in bodies):
         return ""
     return f"the solution neither answers {target}, nor writes to it, refers to it or reads it alone"
 

@@ -220,7 +220,7 @@ class _Pass(ExitStack):
 
 def _review(rollout: Rollout, verdict: Verdict, question: Question, completion: Completion) -> VerdictReview:
     names = tuple(check.name for check in verdict.checks)
-    found = read_opinion(completion.content or "", success=bool(rollout.success), checks=names)
+    parsed = read_opinion(completion.content or "", success=bool(rollout.success), checks=names)
     model = rollout.agent.settings.get("model")
     return VerdictReview(
         rollout="",
@@ -235,9 +235,9 @@ def _review(rollout: Rollout, verdict: Verdict, question: Question, completion: 
         agent=f"{rollout.agent.name} {model}" if model else rollout.agent.name,
         success=bool(rollout.success),
         explanation=verdict.explanation[:2_000],
-        evidence_found=is_quoted(found.evidence, question.log),
+        evidence_found=is_quoted(parsed.evidence, question.log),
         usage=completion.usage,
-        **found.model_dump(),
+        **parsed.model_dump(),
     )
 
 
@@ -252,26 +252,26 @@ def read_reviews(path: str | Path) -> tuple[VerdictReview, ...]:
         lines = source.read_bytes().split(b"\n")
     except OSError as error:
         raise RecordError(f"{source}: cannot be read: {error.strerror}") from error
-    found = []
+    reviews = []
     for number, line in enumerate(lines[:-1], start=1):  # a complete file ends with a line end
         try:
-            found.append(VerdictReview.model_validate_json(line))
+            reviews.append(VerdictReview.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise RecordError(f"{source}:{number}: not a review of a verdict: {place} {first['msg']}") from error
-    return tuple(found)
+    return tuple(reviews)
 
 
 def _read(path: Path, model: str) -> dict[str, VerdictReview]:
     """Return the opinions of earlier runs by the digest of the record."""
     if not path.exists():
         return {}
-    found = read_reviews(path)
-    other = next((review.model for review in found if review.model != model), None)
+    reviews = read_reviews(path)
+    other = next((review.model for review in reviews if review.model != model), None)
     if other is not None:
         raise RecordError(f"{path} has opinions of the model {other!r}: use another folder, or overwrite")
-    return {review.rollout: review for review in found}
+    return {review.rollout: review for review in reviews}
 
 
 def _lines(reviews: Iterable[VerdictReview]) -> bytes:

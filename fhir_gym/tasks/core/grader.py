@@ -103,7 +103,10 @@ def grade(
         answer=end.answer,
         idle=findings.idle,
         explanation=explain(checks, findings.evidence),
-        gradings={grading_name: all(check.passed for check in found) for grading_name, found in by_grading.items()},
+        gradings={
+            grading_name: all(check.passed for check in checks_of_grading)
+            for grading_name, checks_of_grading in by_grading.items()
+        },
         score=score,
     )
     return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
@@ -149,14 +152,14 @@ def _checks_by_grading(
     checks = (*own, *_standard_checks(task, variation, end))
     wanted = "what decides it was looked up"
     looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=wanted, actual=evidence.note)
-    found: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
-    found["state"] = found["evidence"] if task.requires_evidence(params) else checks
+    checks_by_grading: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
+    checks_by_grading["state"] = checks_by_grading["evidence"] if task.requires_evidence(params) else checks
     if "official" in task.gradings:
-        found["official"] = tuple(task.official(params, end))
-    names = [check.name for check in found["evidence"]]
+        checks_by_grading["official"] = tuple(task.official(params, end))
+    names = [check.name for check in checks_by_grading["evidence"]]
     if len(set(names)) != len(names):
         raise TaskError(f"task {task.key} has two checks of the same name: {names}")
-    return {grading: found[grading] for grading in GRADINGS if grading in task.gradings}, score
+    return {grading: checks_by_grading[grading] for grading in GRADINGS if grading in task.gradings}, score
 
 
 def _standard_checks(task: Task[Any], variation: Variation, end: FinishedEpisode) -> Iterator[Check]:

@@ -91,15 +91,15 @@ class SceneTask(Task[P], Generic[P, S, C]):
         stratum = rng.choice(self.strata)
         for _ in range(_TRIES):
             scene = self.draw_scene(rng, world)
-            found = self.candidates(scene)
-            if all(len(found.get(kind, ())) >= self.fewest for kind in self.strata):
+            candidates = self.candidates(scene)
+            if all(len(candidates.get(kind, ())) >= self.fewest for kind in self.strata):
                 break
         else:
             raise TaskError(
                 f"task {self.key} found no scene with {self.fewest} candidates of each kind in {_TRIES} tries"
             )
-        chosen = rng.choice(found[stratum])
-        qualifying = tuple(dict.fromkeys(candidate.target for candidate in found[stratum] if candidate.target))
+        chosen = rng.choice(candidates[stratum])
+        qualifying = tuple(dict.fromkeys(candidate.target for candidate in candidates[stratum] if candidate.target))
         asked = self.params_for(rng, world, scene, chosen)
         return asked.model_copy(update={"target": chosen.target, "qualifying": qualifying})
 

@@ -39,11 +39,11 @@ def choose_tasks(
     if split != "heldout_tasks":
         return keys
     held_out = get_pack(env_id).held_out
-    found = tuple(key for key in keys if key in held_out)
-    if keys and not found:
+    held = tuple(key for key in keys if key in held_out)
+    if keys and not held:
         there = ", ".join(held_out) or "none"
         raise FhirGymError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {there}")
-    return found
+    return held
 
 
 def available_tasks(

@@ -81,8 +81,8 @@ def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, obje
     for name in values:
         if name not in dials:
             raise UnknownNameError(f"dial of task {key}", name, dials)
-    found = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
-    return {name: value for name, value in found.items() if value != dials[name].usual}
+    checked = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
+    return {name: value for name, value in checked.items() if value != dials[name].usual}
 
 
 def key_with_dials(key: str, values: Mapping[str, float]) -> str:

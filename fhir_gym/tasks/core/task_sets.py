@@ -64,13 +64,13 @@ def with_dials(task: Task[Any], values: Mapping[str, object]) -> Task[Any]:
         UnknownNameError: The task has no such dial.
         FhirGymError: A value is not possible.
     """
-    found = checked_dials(task.key, task.dials, values)
-    return _resized(task, tuple(found.items())) if found else task
+    dials = checked_dials(task.key, task.dials, values)
+    return _resized(task, tuple(dials.items())) if dials else task
 
 
 @lru_cache(maxsize=64)
 def _resized(task: Task[Any], values: tuple[tuple[str, float], ...]) -> Task[Any]:
     """Return a task with values of dials. Equal values get the same object, so that caches of variations work."""
-    found = task.with_dials(key_with_dials(task.key, dict(values)), dict(values))
-    found.pack = task.pack
-    return found
+    resized = task.with_dials(key_with_dials(task.key, dict(values)), dict(values))
+    resized.pack = task.pack
+    return resized

@@ -148,8 +148,8 @@ def _parsed_reference(text: str, base_url: str) -> tuple[str, str] | None:
 
 def same_reference(value: Json, target: str, base_url: str = "") -> bool:
     """Whether a Reference points to a target such as ``Patient/1``."""
-    found = parse_reference(value, base_url)
-    return found is not None and "/".join(found) == target
+    reference = parse_reference(value, base_url)
+    return reference is not None and "/".join(reference) == target
 
 
 def same_set(actual: Iterable[Json], expected: Iterable[Json]) -> bool:
@@ -188,13 +188,13 @@ def differences(
     ignored |= {*may_add} - before.keys() | {*may_go} - after.keys()
     if _tells_its_length(after):
         ignored.add("minutesDuration")
-    found = {
+    changed = {
         name: [before.get(name), after.get(name)]
         for name in sorted(before.keys() | after.keys())
         if name not in ignored and _content(before.get(name), base_url) != _content(after.get(name), base_url)
     }
     old, new = before.get("meta"), after.get("meta")
-    return found if _same_labels(old or {}, new or {}) else {"meta": [old, new], **found}
+    return changed if _same_labels(old or {}, new or {}) else {"meta": [old, new], **changed}
 
 
 def same_record(resource: Resource, other: Resource) -> bool:

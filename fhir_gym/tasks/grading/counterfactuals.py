@@ -239,22 +239,24 @@ class _Counterfactual:
             now: The response with the counterfactuals.
             before: The records on earlier pages.
         """
-        found, here = now.returned_resources, then.returned_resources
+        returned, here = now.returned_resources, then.returned_resources
         if now.is_look:
             if not then.next_link:
-                found = {**found, **_on_further_pages(now, self._scratch)}
-            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
+                returned = {**returned, **_on_further_pages(now, self._scratch)}
+            if not returned.keys() & self._wanted.keys() and _count_rises(then, now):
                 return self._counted(request, then.total == 0, now.total)
-        shown = _changed(found, here, self._wanted)
+        shown = _changed(returned, here, self._wanted)
         if not shown:
             return frozenset()
         others = (
-            {record for record in (*found, *before) if _type_of(record) in self._types}
+            {record for record in (*returned, *before) if _type_of(record) in self._types}
             - self._wanted.keys()
             - self._known
         )
         others -= {
-            record for record in others & here.keys() if here[record] == found.get(record) and _is_whole(here[record])
+            record
+            for record in others & here.keys()
+            if here[record] == returned.get(record) and _is_whole(here[record])
         }
         unknown = {
             record
@@ -297,8 +299,8 @@ class _Counterfactual:
 
     def _is_stored(self, counterfactual: Resource) -> bool:
         """Whether a counterfactual replaces a stored record, to which other records may refer."""
-        found = self._scratch.read(counterfactual["resourceType"], counterfactual["id"])
-        return found is None or found.get("meta", {}).get("versionId") != "1"
+        stored = self._scratch.read(counterfactual["resourceType"], counterfactual["id"])
+        return stored is None or stored.get("meta", {}).get("versionId") != "1"
 
     def _note_changed(self, resource_type: str, id: str | None) -> None:
         if f"{resource_type}/{id}" in self._wanted:
@@ -309,8 +311,10 @@ class _Counterfactual:
         """All returned resources that have the type of a counterfactual."""
         plain = ((request, parse_plain(request.request)) for request in self._logged)
         logged = (request for request, search in plain if search is None or not search.types.isdisjoint(self._types))
-        found = returned_resources(logged, parsed=self._parsed)
-        return {name: returned_resource for name, returned_resource in found.items() if _type_of(name) in self._types}
+        returned = returned_resources(logged, parsed=self._parsed)
+        return {
+            name: returned_resource for name, returned_resource in returned.items() if _type_of(name) in self._types
+        }
 
     def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
         """References to the counterfactuals that a search counts without showing them.
@@ -387,14 +391,14 @@ def _in_full(query: str) -> str:
 
 
 def _on_further_pages(answer: ParsedResponse, scratch: ScratchServer) -> dict[str, Resource]:
-    found: dict[str, Resource] = {}
+    further: dict[str, Resource] = {}
     for _ in range(_MAX_PAGES):
         link = answer.next_link
         if link is None:
             break
         answer = ParsedResponse(scratch.handle(Request("GET", "/", urlsplit(link).query)))
-        found |= answer.returned_resources
-    return found
+        further |= answer.returned_resources
+    return further
 
 
 def _paired_tokens(seen: ParsedResponse, now: ParsedResponse) -> dict[str, str]:

@@ -36,13 +36,13 @@ def returned_resources(
     """
     parsed = parsed or ParsedResponses()
     ids = None if wanted is None else [_in_json(reference) for reference in wanted]
-    found: dict[str, Resource] = {}
+    resources: dict[str, Resource] = {}
     for by_verdict in read_by_verdicts(logged):
         if ids is None or any(id in by_verdict.response.content for id in ids):
             for reference, resource in parsed.parse(by_verdict.response).returned_resources.items():
-                known = found.get(reference, {})
-                found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
-    return found
+                known = resources.get(reference, {})
+                resources[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
+    return resources
 
 
 def _in_json(reference: str) -> bytes:
@@ -166,13 +166,13 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     counts as at least 24 KiB, and as at least 6 KiB for each response inside a Bundle.
     """
     logged = list(logged)
-    left, found = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
+    left, requests = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
     for request in logged:
         size = max(len(request.response.content), _LEAST, _LEAST_OF_ENTRY * len(request.response.done))
         if size <= left:
             left -= size
-            found.append(request)
-    return found
+            requests.append(request)
+    return requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +245,8 @@ class FinishedEpisode:
 
     def refers(self, value: Json) -> str | None:
         """A Reference as ``Type/id``; None if the Reference does not point to this server."""
-        found = parse_reference(value, self.base_url)
-        return "/".join(found) if found else None
+        reference = parse_reference(value, self.base_url)
+        return "/".join(reference) if reference else None
 
     def idle(self) -> FinishedEpisode:
         """The end state that an agent reaches with ``FINISH([])`` as its only action."""

@@ -34,15 +34,15 @@ class ParsedResponses:
 
     def parse(self, response: Response) -> ParsedResponse:
         """Parse a response, or return the result of the last time."""
-        found = self._answers.get(id(response))
-        if found is None:
-            found = ParsedResponse(response)  # it refers to the response, so the id stays taken
+        parsed = self._answers.get(id(response))
+        if parsed is None:
+            parsed = ParsedResponse(response)  # it refers to the response, so the id stays taken
             if len(response.content) <= self._left:
                 self._left -= len(response.content)
-                self._answers[id(response)] = found
+                self._answers[id(response)] = parsed
             else:
                 self.is_full = True
-        return found
+        return parsed
 
 
 class ParsedResponse:
@@ -89,10 +89,10 @@ class ParsedResponse:
         if self.is_look:
             return _resources_in(self._body)
         return {
-            found: resource
+            name: resource
             for interaction, answer in zip(done, _entries(self._body), strict=False)
             if interaction.looks and isinstance(answer, dict)
-            for found, resource in _resources_in(answer.get("resource")).items()
+            for name, resource in _resources_in(answer.get("resource")).items()
         }
 
     def parts(self) -> Mapping[int, ParsedResponse]:
@@ -133,15 +133,17 @@ def _resources_in(body: Json) -> dict[str, Resource]:
         return {}
     if body.get("resourceType") != "Bundle":
         return {f"{body.get('resourceType')}/{body['id']}": body} if isinstance(body.get("id"), str) else {}
-    found: dict[str, Resource] = {}
+    resources: dict[str, Resource] = {}
     for entry in _entries(body):
         resource = entry.get("resource") if isinstance(entry, dict) else None
         if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
             if isinstance(id := resource.get("id"), str):
-                found.setdefault(f"{resource.get('resourceType')}/{id}", resource)  # a history starts with the latest
+                resources.setdefault(
+                    f"{resource.get('resourceType')}/{id}", resource
+                )  # a history starts with the latest
         else:
-            found |= _resources_in(resource)
-    return found
+            resources |= _resources_in(resource)
+    return resources
 
 
 def _entries(bundle: Json) -> list[Json]:
@@ -181,17 +183,17 @@ class SeenPages:
 
     def _take_in(self, answer: ParsedResponse) -> set[str] | None:
         answers = [body for body in answer.searchsets() if _self_link(body)]
-        found: set[str] = set()
+        references: set[str] = set()
         for body in answers:
             search, offset = self._place(body)
             if self._reached.get(search, 0) < offset:
                 return None
             if not offset:  # the same search again: what it found before may have changed since
                 self._seen.pop(search, None)
-            found |= self._seen.get(search, set())
+            references |= self._seen.get(search, set())
             self._seen.setdefault(search, set()).update(_resources_in(body))
             self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))
-        return found
+        return references
 
     def _place(self, body: Resource) -> tuple[str, int]:
         """Return the search that a page belongs to, and the number of matches on earlier pages."""

@@ -214,8 +214,8 @@ def _untouched(logged: Sequence[LoggedRequest], required: Iterable[str]) -> tupl
         for text in (by_verdict.request.body, by_verdict.response.content)
     )
     while left and (text := next(texts, None)) is not None:
-        found = {match[1] or match[2] for match in _TYPE.finditer(text)}
-        left = [kind for kind in left if kind.encode() not in found]
+        types = {match[1] or match[2] for match in _TYPE.finditer(text)}
+        left = [kind for kind in left if kind.encode() not in types]
     return tuple(left)
 
 

@@ -184,9 +184,9 @@ def _updated(end: FinishedEpisode, change: Change) -> Iterator[str]:
     before, kind = dict(change.before or {}), change.resource_type
     changed = {name: value for name, value in (change.after or {}).items() if before.get(name) != value}
     reader = _Reader(end)
-    found = [*reader.changes(kind, changed, closed=False)]
-    there = {*reader.changes(kind, before, closed=False)} if found else set()
-    yield from (path for path in found if path not in there)
+    changes = [*reader.changes(kind, changed, closed=False)]
+    there = {*reader.changes(kind, before, closed=False)} if changes else set()
+    yield from (path for path in changes if path not in there)
     if "minutesDuration" in changed:
         yield from _other_lengths(change.after or {})
     yield from (path for path, text in _texts(kind, changed) if _ANNULS.search(_in_lower_case(text)))
@@ -259,8 +259,8 @@ def _named_patients(target: Json) -> set[str]:
 
 def _patients(target: str, end: FinishedEpisode) -> set[str]:
     """Ids of the patients that a reference concerns: the target itself, or the subjects of the target."""
-    named, found = _named_patients(target), end.refers(target)
-    record = end.after.read(*found.split("/")) if found and not named else None
+    named, referred = _named_patients(target), end.refers(target)
+    record = end.after.read(*referred.split("/")) if referred and not named else None
     about = {name: value for name, value in (record or {}).items() if name in _PATIENT_ELEMENTS}
     return named | {
         id for reference_target in _reference_targets([*about.values()]) for id in _named_patients(reference_target)

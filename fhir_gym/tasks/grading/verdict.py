@@ -62,11 +62,11 @@ def missing_records(
     logged = list(logged)
     matched = _matched_by_creates(logged)
     sought = [record for record in records if record not in matched]
-    found = returned_resources(logged, sought)
+    returned = returned_resources(logged, sought)
     return [
         record
         for record in sought
-        if record not in found or not {*evidence_fields.get(record.partition("/")[0], ())} <= found[record].keys()
+        if record not in returned or not {*evidence_fields.get(record.partition("/")[0], ())} <= returned[record].keys()
     ]
 
 
@@ -167,8 +167,8 @@ class Verdict(BaseModel):
         culprit = diagnosis.culprit
         text = self.explanation
         if culprit is not None:
-            found = f"expected {_short(culprit.expected)}, found {_short(culprit.actual)}"
-            text += f"\nError: {diagnosis.error}, in the step {culprit.name!r}: {found}."
+            mismatch = f"expected {_short(culprit.expected)}, found {_short(culprit.actual)}"
+            text += f"\nError: {diagnosis.error}, in the step {culprit.name!r}: {mismatch}."
         return self.model_copy(update={"diagnosis": diagnosis, "explanation": text})
 
     @property

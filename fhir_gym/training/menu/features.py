@@ -126,11 +126,11 @@ class Features:
 
 def _sources(view: View) -> dict[str, set[str]]:
     """Return, for each reference in the latest versions of resources, the types and paths that contain it."""
-    found: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
     for seen in view.latest.values():
         for link in seen.links:
-            found.setdefault(link.reference, set()).add(f"{seen.type}.{link.path}")
-    return found
+            sources.setdefault(link.reference, set()).add(f"{seen.type}.{link.path}")
+    return sources
 
 
 _LAST = [_candidate_feature(f"{number} last") for number in range(_MANY)]
@@ -213,8 +213,8 @@ def _text_names(leaves: Sequence[tuple[str, Any]], prompt: Prompt) -> Iterator[s
     known = prompt.word_set
     for path, value in leaves:
         if isinstance(value, str) and value[:1].isupper() and not value.isupper() and "/" not in value:
-            found = value in known if " " not in value else value in prompt.body
-            yield f"{path} {'in' if found else 'not in'} prompt"
+            is_named = value in known if " " not in value else value in prompt.body
+            yield f"{path} {'in' if is_named else 'not in'} prompt"
 
 
 def _pair_names(pointers: Sequence[Pointer]) -> Iterator[str]:

@@ -299,28 +299,28 @@ class MenuSession:
     def candidates(self) -> list[Candidate]:
         """Return at most `PLACES` different actions that the agent has not taken yet, in an order without meaning."""
         done = set(self.view.actions)
-        found: dict[str, Candidate] = {}
+        by_text: dict[str, Candidate] = {}
         filled = [self._candidates(plan) for plan in self._open]
-        _take_turns(filled, found, done)
-        if self._distractors and len(found) < PLACES:
+        _take_turns(filled, by_text, done)
+        if self._distractors and len(by_text) < PLACES:
             right = {candidate.text for candidates in filled for candidate in candidates}
             wrong = [
                 self._wrong_candidates(group, right) for group, good in zip(self._wrong, filled, strict=True) if good
             ]
-            _take_turns(wrong, found, done)
-        return sorted(found.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
+            _take_turns(wrong, by_text, done)
+        return sorted(by_text.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
 
     def _wrong_candidates(self, plans: Sequence[_Plan], right: Container[str]) -> list[Candidate]:
         """Return distractors of one template."""
-        found: dict[str, Candidate] = {}
+        by_text: dict[str, Candidate] = {}
         for plan in plans:
             options = [candidate for candidate in self._candidates(plan) if candidate.text not in right]
             if options:
                 chosen = options[crc32(plan.template.shape.encode()) % len(options)]
-                found.setdefault(chosen.text, chosen)
-            if len(found) == self._distractors:
+                by_text.setdefault(chosen.text, chosen)
+            if len(by_text) == self._distractors:
                 break
-        return list(found.values())
+        return list(by_text.values())
 
     def _candidates(self, plan: _Plan) -> list[Candidate]:
         """Return the fillings of a template; they change only with the answers that they depend on."""
@@ -349,12 +349,12 @@ class MenuSession:
         return None if value is None else slot.write(value)
 
 
-def _take_turns(groups: Sequence[Sequence[Candidate]], found: dict[str, Candidate], done: Collection[str]) -> None:
+def _take_turns(groups: Sequence[Sequence[Candidate]], chosen: dict[str, Candidate], done: Collection[str]) -> None:
     """Add candidates of each group in turn, until the menu is full."""
     turn = 0
     while groups := [candidates for candidates in groups if turn < len(candidates)]:
         for candidates in groups:
             candidate = candidates[turn]
-            if candidate.text not in done and len(found) < PLACES:
-                found.setdefault(candidate.text, candidate)
+            if candidate.text not in done and len(chosen) < PLACES:
+                chosen.setdefault(candidate.text, candidate)
         turn += 1

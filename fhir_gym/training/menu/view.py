@@ -175,15 +175,17 @@ class View:
         given, total = bundle.get("entry"), bundle.get("total")
         entries = [e for e in given if isinstance(e, dict)] if isinstance(given, list) else []
         entries = [entry for entry in entries if _is_resource(entry.get("resource"))]
-        found: list[Seen] = []
+        resources: list[Seen] = []
         for position, entry in enumerate(entries):
             data, search = entry["resource"], entry.get("search")
             mode = search.get("mode", "") if isinstance(search, dict) else ""
-            found.append(Seen(data["resourceType"], data["id"], data, turn, position, len(entries), mode, found))
-        self.last, self.last_total = tuple(found), total if isinstance(total, int) else None
+            resources.append(
+                Seen(data["resourceType"], data["id"], data, turn, position, len(entries), mode, resources)
+            )
+        self.last, self.last_total = tuple(resources), total if isinstance(total, int) else None
         searched = searched_type(action)
         if searched:
-            matches = tuple(seen for seen in found if seen.type == searched)
+            matches = tuple(seen for seen in resources if seen.type == searched)
             self.versions[searched] = turn + 1
             self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
 

@@ -71,10 +71,10 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
     try:
         if modified:
             _check_ranges(scope, by_name)
-        found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
+        conditions = [compile_parameter(scope, name, values) for name, values in by_name.items()]
     except FhirError as error:
         raise _first_error(scope, by_name) or error from None
-    return [condition for condition in found if condition is not None]
+    return [condition for condition in conditions if condition is not None]
 
 
 def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
@@ -153,7 +153,7 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
         if parsed.base.startswith("_"):
             return None
         return _all([_missing(scope, parsed.base, value) for value in values])
-    alternatives = [(value, found) for value in values if (found := _alternatives(value))]
+    alternatives = [(value, pieces) for value in values if (pieces := _alternatives(value))]
     if not alternatives:
         return None
     kind = "date" if parsed.base == "_lastUpdated" else parameters[parsed.base].type
@@ -168,10 +168,10 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
 
 
 def _alternatives(value: str) -> list[str]:
-    found = [piece for piece in split(value, ",") if piece and piece != "|"]
-    if len(found) > MAX_VALUES:
+    pieces = [piece for piece in split(value, ",") if piece and piece != "|"]
+    if len(pieces) > MAX_VALUES:
         raise FhirError(400, f"More than {MAX_VALUES} values of one parameter are not supported by this server")
-    return found
+    return pieces
 
 
 def _all(parts: list[Condition]) -> Condition | None:
@@ -238,8 +238,8 @@ def _missing(scope: Scope, name: str, value: str) -> Condition:
         where, extra = f"{where} AND @.target_type = ?", (field.target,)
     if field.table == "string":
         where = f"{where} AND @.exact <> ''"
-    found = RowCondition(field.table, where, (*values, *extra), rank=90)
-    return Not(found) if value == "true" else found
+    condition = RowCondition(field.table, where, (*values, *extra), rank=90)
+    return Not(condition) if value == "true" else condition
 
 
 def _special(scope: Scope, name: ParameterName, values: list[str]) -> Condition | None:

@@ -33,20 +33,20 @@ def token_condition(scope: Scope, name: str, field: IndexField, modifier: str | 
     As in HAPI, unknown modifiers are ignored.
     """
     if name in _TAGS:
-        found = _tags(name, field, values, whole=modifier == "text")
-        return Not(found) if modifier == "not" else found
+        condition = _tags(name, field, values, whole=modifier == "text")
+        return Not(condition) if modifier == "not" else condition
     if modifier == "of-type":
         return of_type_condition(scope, field, values)
     if modifier in ("in", "not-in"):
-        found = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
-        return Not(found) if modifier == "not-in" else found
+        condition = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
+        return Not(condition) if modifier == "not-in" else condition
     if modifier == "text":
         parts = [prefix_condition(field.pids, normalise(unescape(v)), table="string") for v in values]
         return any_of(parts)
     if modifier in ("above", "below"):
         return _hierarchy(scope, name, field, values)
-    found = _any(field, values)
-    return Not(found) if modifier == "not" else found
+    condition = _any(field, values)
+    return Not(condition) if modifier == "not" else condition
 
 
 def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Condition:
@@ -57,17 +57,17 @@ def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Co
     Raises:
         FhirError: There is a system without a code before the first code.
     """
-    found = []
+    conditions = []
     for value in values:
         system, *rest = [value] if whole else split(value.lstrip(), "|")
         code = rest[0] if rest else system
         if code:
-            found.append(code if not rest or not system else value)
-        elif not found:
+            conditions.append(code if not rest or not system else value)
+        elif not conditions:
             raise FhirError(
                 400, f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}"
             )
-    return _any(field, [value.replace("|", "\\|") for value in found] if whole else found)
+    return _any(field, [value.replace("|", "\\|") for value in conditions] if whole else conditions)
 
 
 def _any(field: IndexField, values: list[str]) -> Condition:
@@ -230,8 +230,8 @@ def _condition(scope: Scope, field: IndexField, path: SearchPath, system: str, c
     for number, step in enumerate(path.steps):
         element = children(content)[step.key]
         content = element.content
-        found = f"json_extract({source}, '$.{step.key}')"
-        joins += f", json_each({found if element.many else f'json_array({found})'}) i{number}"
+        column = f"json_extract({source}, '$.{step.key}')"
+        joins += f", json_each({column if element.many else f'json_array({column})'}) i{number}"
         source = f"i{number}.value"
     where = (
         f"@.pid {marks(field.pids)} AND @.value = ? AND EXISTS (SELECT 1 FROM {{db}}.resource b{joins}, "

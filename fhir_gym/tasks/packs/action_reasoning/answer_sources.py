@@ -111,10 +111,10 @@ class Records:
 
 def windows(records: Records) -> Iterator[tuple[str, tuple[LabResult, ...]]]:
     """Yield each wrong window and its results, most likely window first, if the results differ from the right ones."""
-    found = {records.window}
+    distinct = {records.window}
     for words, readings in _windows(records):
-        if readings not in found:
-            found.add(readings)
+        if readings not in distinct:
+            distinct.add(readings)
             yield words, readings
 
 

@@ -80,7 +80,7 @@ def order_of(case: ReasoningCase) -> OrderSpec:
     Raises:
         TaskError: The instruction does not say whether to order a drug or a service.
     """
-    clauses = [found.group() for found in _ORDERING.finditer(case.instruction)]
+    clauses = [match.group() for match in _ORDERING.finditer(case.instruction)]
     for text in (" ".join(clauses), case.instruction, case.context):
         drug, service = bool(_DRUG.search(text)), bool(_SERVICE.search(text))
         if drug != service:
@@ -93,10 +93,10 @@ def _lab(case: ReasoningCase) -> str:
     texts = (case.context, case.instruction)
     codes = {match[1].upper() for text in texts for match in _LAB_CODE.finditer(text)}
     titles = {lab.name for lab in LABS.values() if any(lab.title in text.casefold() for text in texts)}
-    found = [name for name in LABS if name in codes] or [name for name in LABS if name in titles]
-    if len(found) == 1:
-        return found[0]
-    what = "no known laboratory test" if not found else f"several laboratory tests ({', '.join(found)})"
+    named_labs = [name for name in LABS if name in codes] or [name for name in LABS if name in titles]
+    if len(named_labs) == 1:
+        return named_labs[0]
+    what = "no known laboratory test" if not named_labs else f"several laboratory tests ({', '.join(named_labs)})"
     raise TaskError(f"{case.id} names {what}; its context should say, for example, 'Lab code: MG'")
 
 

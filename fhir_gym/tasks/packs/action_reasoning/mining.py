@@ -230,19 +230,19 @@ def mining_report(world: World) -> MiningReport:
 
 
 def _offer(world: World, scenario: Scenario, lab: str) -> Offer:
-    found = mine(world, scenario, lab)
-    categories = Counter(candidate.category for candidate in found.candidates)
-    pitfalls = Counter(pitfall for candidate in found.candidates for pitfall in candidate.pitfalls)
+    mined = mine(world, scenario, lab)
+    categories = Counter(candidate.category for candidate in mined.candidates)
+    pitfalls = Counter(pitfall for candidate in mined.candidates for pitfall in candidate.pitfalls)
     return Offer(
         scenario,
         lab,
-        candidates=len(found.candidates),
-        present=sum(candidate.as_of == world.now for candidate in found.candidates),
-        patients=len({candidate.patient for candidate in found.candidates}),
-        absent=sum(not candidate.ids for candidate in found.candidates),
+        candidates=len(mined.candidates),
+        present=sum(candidate.as_of == world.now for candidate in mined.candidates),
+        patients=len({candidate.patient for candidate in mined.candidates}),
+        absent=sum(not candidate.ids for candidate in mined.candidates),
         categories={name: categories[name] for name in CATEGORIES} if FAMILY[scenario] == "conditional" else {},
         pitfalls={name: pitfalls[name] for name in PITFALLS},
-        dropped=found.dropped,
+        dropped=mined.dropped,
     )
 
 
@@ -277,8 +277,8 @@ class _Miner:
         past = [
             candidate for series in self.series.values() for candidate in self._of_past(series, present[series.patient])
         ]
-        found = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
-        return MiningResult((*found, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
+        candidates_mined = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
+        return MiningResult((*candidates_mined, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
 
     def _of_present(self, series: Series) -> MinedCandidate | None:
         """Return the candidate at the world's current time, if any."""

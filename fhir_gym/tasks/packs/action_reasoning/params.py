@@ -73,16 +73,16 @@ def params_of(
     Raises:
         TaskError: The patient does not exist, or it is ambiguous which results count.
     """
-    plan, found = _plan_of(case), lab_chart(world)
-    right = derive_truth(plan, case.eval_MRN, found, row)
+    plan, history = _plan_of(case), lab_chart(world)
+    right = derive_truth(plan, case.eval_MRN, history, row)
     return ReasoningParams(
         case=case,
         now=instant(world.now),
         deciding=right.deciding,
-        counterfactuals=() if right.deciding else tuple(_counterfactuals(plan, case.eval_MRN, found)),
+        counterfactuals=() if right.deciding else tuple(_counterfactuals(plan, case.eval_MRN, history)),
         order=order or (ORDERS[plan.order] if plan.order else None),
         exact=right.exact,
-        wrong_answers=wrong_answers(plan, case.eval_MRN, found),
+        wrong_answers=wrong_answers(plan, case.eval_MRN, history),
     )
 
 

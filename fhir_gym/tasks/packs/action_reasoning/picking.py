@@ -126,13 +126,13 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
     with_one: dict[str, list[Pick]] = {}
     without: dict[str, list[Pick]] = {}
     for scenario in scenarios:
-        found = [candidate for lab in LABS for candidate in candidates(world, scenario, lab)]
-        if not found:
+        mined = [candidate for lab in LABS for candidate in candidates(world, scenario, lab)]
+        if not mined:
             raise TaskError(
                 f"the world {world.name} has no {scenario} candidates; `fhir-gym art mine --world {world.name}` lists "
                 "what it has"
             )
-        for cell, pick, positive in _placed(scenario, found, lab_chart(world), rng):
+        for cell, pick, positive in _placed(scenario, mined, lab_chart(world), rng):
             (with_one if positive else without).setdefault(cell, []).append(pick)
     return with_one, without
 
@@ -196,10 +196,10 @@ def _numbered(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
 
 def _in_order(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     rng = rng_of(world.manifest.content_hash, scenario, half)
-    found = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
+    pools_of_scenario = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
     mine = _patients(world, half)
-    halved = [_of_patients(cells, mine.__contains__) for cells in found]
-    kept = halved if any(halved) else found
+    halved = [_of_patients(cells, mine.__contains__) for cells in pools_of_scenario]
+    kept = halved if any(halved) else pools_of_scenario
     a, b = (_once_each(interleaved(cells, rng)) for cells in kept)
     return a, b
 
@@ -229,11 +229,11 @@ def _patients(world: World, half: TrainOrTest) -> frozenset[str]:
 
 
 def _placed(
-    scenario: Scenario, found: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
+    scenario: Scenario, candidates: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
 ) -> Iterator[tuple[str, Pick, bool]]:
     """Yield for each candidate its cell, its pick and whether the pick is positive."""
     met: Counter[str] = Counter()
-    for candidate in rng.sample(found, len(found)):
+    for candidate in rng.sample(candidates, len(candidates)):
         place, is_past = f"{scenario} {candidate.lab}", candidate.as_of < of_world.now
         if candidate.category is None:
             yield place, Pick(candidate, is_past), candidate.value is not None

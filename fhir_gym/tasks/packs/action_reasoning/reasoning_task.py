@@ -76,9 +76,9 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
             TaskError: The world has no candidate of the scenario.
         """
         pick = pick_for(world, self.scenario, k)
-        found = lab_chart(world)
+        history = lab_chart(world)
         length = rng.choice(LENGTHS)
-        case = case_from(pick.candidate, found, id=f"{self.scenario}_{k}", direction=pick.direction, length=length)
+        case = case_from(pick.candidate, history, id=f"{self.scenario}_{k}", direction=pick.direction, length=length)
         return params_of(case, world)
 
     @override
@@ -112,14 +112,14 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
 
     @override
     def prompt_values(self, p: ReasoningParams, world: World) -> Mapping[str, str]:
-        found, mrn = lab_chart(world), p.case.eval_MRN
-        values = placeholder_values(p.plan, found.person(mrn), found.age(mrn), p.now, p.order)
+        history, mrn = lab_chart(world), p.case.eval_MRN
+        values = placeholder_values(p.plan, history.person(mrn), history.age(mrn), p.now, p.order)
         return values | brief_values(p.plan, mrn, p.now, p.order)
 
     @override
     def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:
-        found = readings((yield look(p)), p)
-        yield Finish([_answered(p.plan, found)])
+        results = readings((yield look(p)), p)
+        yield Finish([_answered(p.plan, results)])
 
     @override
     def checks(self, p: ReasoningParams, end: FinishedEpisode) -> Iterator[Check]:
@@ -208,9 +208,9 @@ class ConditionalTask(ReasoningTask, abstract=True):
         mrn, row = p.case.eval_MRN, None
         if self.depends_on_patient(p):
             row = _range_for(p, (yield Get(f"/Patient/{mrn}")))
-        found = readings((yield look(p)), p)
-        value = _answered(p.plan, found)
-        needed = bool(found) and self.is_due(p, value, row)
+        results = readings((yield look(p)), p)
+        value = _answered(p.plan, results)
+        needed = bool(results) and self.is_due(p, value, row)
         if needed and p.order is not None:
             yield Post(f"/{p.order.resource_type}", p.order.body(mrn, p.now))
         yield Finish([value, needed])
@@ -320,14 +320,14 @@ def is_rounded(number: float, exact: float, digits: int) -> bool:
     return abs(number - exact) <= 0.5 * 10.0**-places + _SLACK
 
 
-def _answered(plan: CaseSpec, found: Sequence[ParsedResult]) -> float:
+def _answered(plan: CaseSpec, results: Sequence[ParsedResult]) -> float:
     """Return the correct number: the latest value or the rounded mean; -1 if no result counts."""
-    if not found:
+    if not results:
         return NO_RESULT
     if plan.family == "aggregation":
-        value = round_half_up(mean(result.value for result in found), plan.digits)
+        value = round_half_up(mean(result.value for result in results), plan.digits)
         return int(value) if value == int(value) else value
-    return found[0].value
+    return results[0].value
 
 
 def _range_for(p: ReasoningParams, patient: Json) -> ReferenceRange:

@@ -176,12 +176,12 @@ class LabHistory:
         patients = self.patients
         for first in range(0, len(patients), _BATCH):
             batch = patients[first : first + _BATCH]
-            found: dict[str, list[Resource]] = {patient: [] for patient in batch}
+            by_patient: dict[str, list[Resource]] = {patient: [] for patient in batch}
             for observation in self.world.search("Observation", code=lab.name, patient=",".join(batch)):
                 owner = str(observation.get("subject", {}).get("reference", "")).removeprefix("Patient/")
-                if owner in found:
-                    found[owner].append(observation)
-            for patient, resources in found.items():
+                if owner in by_patient:
+                    by_patient[owner].append(observation)
+            for patient, resources in by_patient.items():
                 if resources:
                     yield patient, self._sorted(patient, lab, resources)
 
@@ -291,9 +291,9 @@ def lab_chart(world: World) -> LabHistory:
     """Return the laboratory results of a world; they are cached for the last few worlds, by content."""
     key = world.manifest.content_hash
     with _charts_lock:
-        found = _charts.pop(key, None) or LabHistory(world)
-        found.world = world  # the world from which the results were read may be closed
-        _charts[key] = found
+        history = _charts.pop(key, None) or LabHistory(world)
+        history.world = world  # the world from which the results were read may be closed
+        _charts[key] = history
         while len(_charts) > _CHARTS:
             del _charts[next(iter(_charts))]
-        return found
+        return history

@@ -144,13 +144,13 @@ class Account:
     def row(self) -> ReferenceRange | None:
         """The patient's reference range, with the limits that the task states."""
         ground = self.ground
-        found = find_range(self.plan.lab, ground.patient_gender, ground.patient_age)
-        if found is None:
+        reference_range = find_range(self.plan.lab, ground.patient_gender, ground.patient_age)
+        if reference_range is None:
             return None
-        found = found.shifted(self.plan.shift) if self.plan.shift else found
+        reference_range = reference_range.shifted(self.plan.shift) if self.plan.shift else reference_range
         low, high = ground.threshold_low, ground.threshold_high
         # An external case may state only one limit.
-        return replace(found, low=-math.inf if low is None else low, high=math.inf if high is None else high)
+        return replace(reference_range, low=-math.inf if low is None else low, high=math.inf if high is None else high)
 
     @cached_property
     def other_rows(self) -> tuple[ReferenceRange, ...]:
@@ -220,15 +220,15 @@ def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool
     average = account.plan.family == "aggregation"
     needed = records.window if average else records.window[-1:]
     read = sum(result.id in records.seen for result in needed)
-    found: dict[str, tuple[Json, Json]] = {
+    elements: dict[str, tuple[Json, Json]] = {
         "value": ("a value on file of this patient and test", check.actual),
         "window": (_span(records), f"{len(records.shown)} results read, {read} of the {len(needed)} that decide"),
         "inclusion": (f"{len(needed)} results", f"{read} read"),
         "arithmetic": (check.expected, check.actual),
     }
-    for name in found:
+    for name in elements:
         if average or name in ("value", "window", culprit):
-            yield name, True, *found[name]
+            yield name, True, *elements[name]
         if name == culprit:
             return
 
@@ -281,13 +281,15 @@ def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
 
 def _strangers(resources: Sequence[Resource]) -> dict[str, tuple[float, ...]]:
     """Return the numbers in some Observations, grouped by a description of the test and the patient."""
-    found: dict[str, tuple[float, ...]] = {}
+    values_by_patient: dict[str, tuple[float, ...]] = {}
     for resource in resources:
         patient = str((resource.get("subject") or {}).get("reference", "nobody"))
         codings = (resource.get("code") or {}).get("coding") or [{}]
         words = f"the {codings[0].get('code')} results of {patient}"
-        found[words] = (*found.get(words, ()), *_numbers(resource))
-    return found | {"all that was retrieved of others": tuple(chain.from_iterable(found.values()))}
+        values_by_patient[words] = (*values_by_patient.get(words, ()), *_numbers(resource))
+    return values_by_patient | {
+        "all that was retrieved of others": tuple(chain.from_iterable(values_by_patient.values()))
+    }
 
 
 def _numbers(resource: Resource) -> Iterator[float]:

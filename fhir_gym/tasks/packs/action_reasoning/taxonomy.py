@@ -42,16 +42,18 @@ def diagnose(p: ReasoningParams, end: FinishedEpisode, verdict: Verdict) -> Diag
         verdict: Verdict of the episode; it is not modified.
     """
     account = Account.of(p, end, verdict, lab_chart(end.world))
-    found = None if verdict.success else fault(account)
+    diagnosis = None if verdict.success else fault(account)
     return Diagnosis(
-        steps=tuple(steps(account, found)), error=found and found.label, step=found and STEP_OF[found.label]
+        steps=tuple(steps(account, diagnosis)),
+        error=diagnosis and diagnosis.label,
+        step=diagnosis and STEP_OF[diagnosis.label],
     )
 
 
 def fault(account: Account) -> Fault:
     """Return the error that explains a failed episode."""
     questions: tuple[Callable[[Account], Fault | None], ...] = (_form, _number, _look_up, _decision, _patient)
-    return next((found for ask in questions if (found := ask(account)) is not None), _action(account))
+    return next((answer for ask in questions if (answer := ask(account)) is not None), _action(account))
 
 
 def _form(account: Account) -> Fault | None:

@@ -150,15 +150,15 @@ def related_person(relative: Relative) -> Resource:
     }
 
 
-def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
+def relative_checks(relative: Relative, record: Resource) -> Iterator[Check]:
     """Yield checks that a RelatedPerson has the name and relation of a relative, and no other name or relation.
 
     The relation may be a code of v3-RoleCode in any coding, or words in a text.
     """
-    names, person = list(found.get("name", [])), relative.person
+    names, person = list(record.get("name", [])), relative.person
     right = bool(names) and all(named(name, person.given, person.family) for name in names)
     yield Check(name="name", passed=right, expected=person.name, actual=names)
-    concepts = list(found.get("relationship", []))
+    concepts = list(record.get("relationship", []))
     right = says_relation(concepts, relative.relation)
     yield Check(name="relationship", passed=right, expected=relative.relation, actual=concepts)
 

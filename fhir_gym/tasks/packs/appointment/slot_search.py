@@ -147,8 +147,8 @@ class SlotSet:
 
     def free(self, schedules: Collection[str]) -> tuple[list[int], list[str]]:
         """Return the times and the ids of the free slots of some schedules."""
-        found = sorted(draft for schedule in schedules for draft in self._free.get(schedule, ()))
-        return [time for _, time, _ in found], [id for _, _, id in found]
+        drafts = sorted(draft for schedule in schedules for draft in self._free.get(schedule, ()))
+        return [time for _, time, _ in drafts], [id for _, _, id in drafts]
 
     def failing_one(self, request: SlotRequest) -> list[list[int]]:
         """Return, for each condition, the times of the slots that fail only this condition.
@@ -159,16 +159,16 @@ class SlotSet:
         return [taken, *(self.free(schedules)[0] for schedules in request.failing_one)]
 
 
-def by_target(found: Iterable[tuple[str, R, TimeWindow]], *, named: bool) -> list[SlotQuestion[R]]:
+def by_target(answers: Iterable[tuple[str, R, TimeWindow]], *, named: bool) -> list[SlotQuestion[R]]:
     """Group requests by their first matching slot, so that prompts ask for all slots with equal probability.
 
     Args:
-        found: Id of the first matching slot (empty if no slot matches), request and period.
+        answers: Id of the first matching slot (empty if no slot matches), request and period.
         named: Whether the answer contains the ids of the slots.
     """
     grouped: dict[str, list[tuple[R, TimeWindow]]] = {}
     none = []
-    for id, request, window in found:
+    for id, request, window in answers:
         if id:
             grouped.setdefault(id, []).append((request, window))
         else:
@@ -216,12 +216,12 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
         self, drafts: Iterable[tuple[SlotDraft, str]], requests: Iterable[R]
     ) -> dict[str, list[SlotQuestion[R]]]:
         slots = SlotSet(drafts, self.unit)
-        found: dict[str, list[tuple[str, R, TimeWindow]]] = {stratum: [] for stratum in self.strata}
+        by_stratum: dict[str, list[tuple[str, R, TimeWindow]]] = {stratum: [] for stratum in self.strata}
         for request in requests:
             for stratum, first, window in self.offers(slots, request):
-                found[stratum].append((first, request, window))
+                by_stratum[stratum].append((first, request, window))
         named = not isinstance(self.answer, CountAnswer | CountedIdsAnswer)
-        return {stratum: by_target(some, named=named) for stratum, some in found.items()}
+        return {stratum: by_target(some, named=named) for stratum, some in by_stratum.items()}
 
     def slot_scene(
         self, ids: IdAllocator, world: World, clinic: Clinic, draw_slots: Callable[[], Iterable[SlotDraft]]
@@ -240,8 +240,8 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
         requests = list(self.requests(clinic))
         for _ in range(_TRIES):
             drawn = list(draw_slots())
-            found = self._asked([(draft, str(number)) for number, draft in enumerate(drawn)], requests)
-            if all(len(found[stratum]) >= self.fewest for stratum in self.strata):
+            by_stratum = self._asked([(draft, str(number)) for number, draft in enumerate(drawn)], requests)
+            if all(len(by_stratum[stratum]) >= self.fewest for stratum in self.strata):
                 break
         else:
             raise TaskError(f"task {self.key} found no slots with enough questions in {_TRIES} tries")
@@ -310,8 +310,8 @@ class FindEarliest(_FindSlots[EarliestParams[R], R]):
 
     @override
     def gold(self, p: EarliestParams[R], fhir: LatestResponse) -> Gold:
-        found = yield Get("/Slot", {**self.query(p), "status": "free", "start": f"ge{p.moment}", "_sort": "start"})
-        yield Finish([entry["id"] for entry in entries(found)][:1])
+        bundle = yield Get("/Slot", {**self.query(p), "status": "free", "start": f"ge{p.moment}", "_sort": "start"})
+        yield Finish([entry["id"] for entry in entries(bundle)][:1])
 
     @override
     def required_records(self, p: EarliestParams[R]) -> tuple[str, ...]:
@@ -400,9 +400,9 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
 
     @override
     def gold(self, p: OpenSlotsParams[L], fhir: LatestResponse) -> Gold:
-        found = yield Get("/Slot", {**self.query(p), "status": "free"})
+        bundle = yield Get("/Slot", {**self.query(p), "status": "free"})
         yield Finish(
-            self._answer_of([entry["id"] for entry in entries(found) if self.counts(p.request, entry["start"])])
+            self._answer_of([entry["id"] for entry in entries(bundle) if self.counts(p.request, entry["start"])])
         )
 
     @override

@@ -93,9 +93,9 @@ class _SearchPatient(LookupTask[SearchPatientParams, PatientScene, PersonCandida
     def gold(self, p: SearchPatientParams, fhir: LatestResponse) -> Gold:
         person = p.patient
         query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
-        found = yield Get("/Patient", query)
+        bundle = yield Get("/Patient", query)
         # A search by name also finds longer names.
-        yield Finish([record["id"] for record in entries(found) if has_name(record, person.given, person.family)])
+        yield Finish([record["id"] for record in entries(bundle) if has_name(record, person.given, person.family)])
 
     @override
     def record(self, p: SearchPatientParams) -> Resource:

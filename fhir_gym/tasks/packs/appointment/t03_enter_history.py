@@ -126,12 +126,12 @@ class EnterHistory(CreateTask[EnterHistoryParams, HistoryScene, MissingCondition
     def candidates(self, scene: HistoryScene) -> dict[str, list[MissingCondition]]:
         names = {person.id: person.name for person in scene.patients}
         had = {(names[problem.patient], problem.what.code) for problem in scene.problems if not problem.mistaken}
-        found = [
+        missing = [
             MissingCondition(patient=problem.patient, what=problem.what)
             for problem in scene.problems
             if problem.mistaken and (names[problem.patient], problem.what.code) in had
         ]
-        return {"": found} if len(found) >= _FEWEST else {}
+        return {"": missing} if len(missing) >= _FEWEST else {}
 
     @override
     def params_for(

@@ -122,8 +122,8 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
 
     @override
     def gold(self, p: SearchHistoryParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Condition", {"subject": f"Patient/{p.patient.id}", "_sort": "recorded-date"})
-        history = [condition["id"] for condition in entries(found) if not entered_in_error(condition)]
+        bundle = yield Get("/Condition", {"subject": f"Patient/{p.patient.id}", "_sort": "recorded-date"})
+        history = [condition["id"] for condition in entries(bundle) if not entered_in_error(condition)]
         yield Finish(history[:1])
 
     @override

@@ -148,8 +148,8 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
             "status": "active",
             "occurrence": [f"ge{p.scene.today}", f"lt{end}"],
         }
-        found = yield Get("/ServiceRequest", query)
-        yield Finish([order["id"] for order in entries(found)])
+        bundle = yield Get("/ServiceRequest", query)
+        yield Finish([order["id"] for order in entries(bundle)])
 
     @override
     def siblings(self, p: SearchSurgeryParams) -> Iterator[str]:

@@ -166,7 +166,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[UninsuredPatient]]:
         insurers = tuple(insurer for insurer in scene.insurers if _is_mistakable(insurer, scene.insurers))
-        found = []
+        missing = []
         for person in scene.patients:
             own = scene.relatives_of(person.id)
             names, relations = {relative.person.given for relative in own}, {relative.relation for relative in own}
@@ -177,8 +177,8 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
                 if relative.person.given not in names and relative.relation not in relations
             )
             if lacking:
-                found.append(UninsuredPatient(patient=person.id, relatives=lacking, insurers=insurers))
-        return {"": found} if len(insurers) >= _FEWEST_INSURERS else {}
+                missing.append(UninsuredPatient(patient=person.id, relatives=lacking, insurers=insurers))
+        return {"": missing} if len(insurers) >= _FEWEST_INSURERS else {}
 
     @override
     def params_for(
@@ -208,9 +208,9 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
 
     @override
     def gold(self, p: EnterInsuranceParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
+        bundle = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
         # A search by name also finds longer names.
-        payer = next(insurer["id"] for insurer in entries(found) if insurer["name"] == p.insurer.name)
+        payer = next(insurer["id"] for insurer in entries(bundle) if insurer["name"] == p.insurer.name)
         person = p.relative.person
         related_person = {
             "resourceType": "RelatedPerson",
@@ -304,16 +304,16 @@ def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator) -> tuple[
         name = insurer_name(rng, world)
         if name not in names:
             names.append(name)
-    found = []
+    insurers = []
     for name in names:
         same = [(name, False)] * rng.choice((1, 1, 2))
         regions = rng.sample(_REGIONS, rng.choice((1, 1, 2)))
         longer = [(f"{name} of {region}", rng.random() < 0.9) for region in regions]
-        found += [
+        insurers += [
             Insurer(id=ids.new("Organization"), name=called, active=active)
             for called, active in ((name, True), *same, *longer)
         ]
-    return tuple(found)
+    return tuple(insurers)
 
 
 def _is_mistakable(insurer: Insurer, insurers: Sequence[Insurer]) -> bool:

@@ -113,7 +113,7 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
 
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[MissingRelative]]:
-        found = []
+        missing = []
         for person in scene.patients:
             own = scene.relatives_of(person.id)
             known = {(relative.person.given, relative.person.birth_date) for relative in own}
@@ -130,8 +130,8 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
                 and relative.relation not in taken
             )
             if lacking:
-                found.append(MissingRelative(patient=person.id, relatives=lacking))
-        return {"": found}
+                missing.append(MissingRelative(patient=person.id, relatives=lacking))
+        return {"": missing}
 
     @override
     def params_for(

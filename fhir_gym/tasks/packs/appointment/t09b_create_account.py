@@ -179,8 +179,8 @@ class CreateExistingAccount(_CreateAccount):
 
     @override
     def gold(self, p: CreateAccountParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
-        yield Finish([account["id"] for account in entries(found)])
+        bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
+        yield Finish([account["id"] for account in entries(bundle)])
 
     @override
     def near_misses(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:

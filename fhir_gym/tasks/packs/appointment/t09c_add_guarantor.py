@@ -130,15 +130,15 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[OpenAccount]]:
         names = Counter(relative.person.name for relative in scene.relatives)
-        found = []
+        missing = []
         for account in scene.accounts:
             parties = {guarantor.party for guarantor in account.guarantors}
             others = [relative for relative in scene.relatives_of(account.patient) if relative.person.id not in parties]
             confusable = tuple(relative for relative in others if names[relative.person.name] > 1)
             if confusable and account.status == "active":
                 record = f"Account/{account.id}"
-                found.append(OpenAccount(patient=account.patient, record=record, relatives=confusable))
-        return {"": found}
+                missing.append(OpenAccount(patient=account.patient, record=record, relatives=confusable))
+        return {"": missing}
 
     @override
     def params_for(

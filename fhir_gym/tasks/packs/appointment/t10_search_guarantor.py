@@ -137,8 +137,8 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
 
     @override
     def gold(self, p: SearchGuarantorParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
-        guarantors = [guarantor for account in entries(found) for guarantor in account.get("guarantor", [])]
+        bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
+        guarantors = [guarantor for account in entries(bundle) for guarantor in account.get("guarantor", [])]
         parties = [guarantor["party"]["reference"] for guarantor in guarantors if guarantees_on(guarantor, p.day)]
         yield Finish([party.rpartition("/")[2] for party in parties])
 
@@ -242,7 +242,7 @@ def _draw_accounts(
     entries.append(Guarantor(party=rng.choice(parties), on_hold=True, **bounds))
     rng.shuffle(entries)
     opened = iso_day(spans[0][0] - rng.randrange(1, 400))
-    found = [
+    accounts = [
         AccountRecord(id=ids.new("Account"), patient=patient, status="active", opened=opened, guarantors=tuple(entries))
     ]
     for _ in range(rng.choice((2, 2, 3))):
@@ -260,8 +260,8 @@ def _draw_accounts(
                 Guarantor(party=after, start=iso_day(change + 1)),
             ),
         )
-        found.append(account)
-    return found
+        accounts.append(account)
+    return accounts
 
 
 def _another(rng: random.Random, parties: Sequence[str], party: str) -> str:

@@ -106,13 +106,13 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
             (language,) = (code for code in schedule.languages if code != "en")
             provider = schedule.provider
             (service,) = (place for place in clinic.places if place.reference == schedule.place)
-            found: dict[tuple[str, ...], list[str]] = {}
+            by_request: dict[tuple[str, ...], list[str]] = {}
             for provider_schedule in clinic.schedules:
-                found.setdefault(_lacks(provider_schedule, schedule.place, language, provider), []).append(
+                by_request.setdefault(_lacks(provider_schedule, schedule.place, language, provider), []).append(
                     provider_schedule.id
                 )
             matching, *failing_one = (
-                tuple(found[lack]) for lack in ((), ("service",), ("language",), ("gender",), ("city",))
+                tuple(by_request[lack]) for lack in ((), ("service",), ("language",), ("gender",), ("city",))
             )
             yield ProviderRequest(
                 matching=matching,

@@ -151,13 +151,13 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
         # Choose one visit of each patient that can be identified only by name, day, hour and status together.
         booked = [visit for visit in scene.visits if visit.status == _BOOKED]
         contested = {visit.slot.id for visit in scene.visits if visit.status != _BOOKED}
-        found: dict[str, BookedVisit] = {}
+        by_patient: dict[str, BookedVisit] = {}
         for visit in booked:
             place = visit.slot
             others = {(each.slot.schedule, each.slot.start) for each in booked if each.patient != visit.patient}
             if place.id in contested and every_detail_matters(scene.schedules, place.schedule, place.start, others):
-                found.setdefault(visit.patient, visit)
-        return {"": [*found.values()]}
+                by_patient.setdefault(visit.patient, visit)
+        return {"": [*by_patient.values()]}
 
     @override
     def params_for(
@@ -194,8 +194,8 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
             "start": p.visit.slot.start,
         }
         taken = next(entries((yield Get("/Slot", query))))
-        found = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": _BOOKED})
-        yield Finish([_patient_of(next(entries(found)))])
+        bundle = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": _BOOKED})
+        yield Finish([_patient_of(next(entries(bundle)))])
 
     @override
     def equivalents(self, p: PatientFromSlotParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
@@ -278,9 +278,9 @@ def _appointment(visit: BookedVisit) -> Resource:
     return made if visit.patient_first else {**made, "participant": made["participant"][::-1]}
 
 
-def _patient_of(found: Resource) -> str:
+def _patient_of(appointment: Resource) -> str:
     """Return the id of the patient who takes part in an appointment."""
-    actors = (parse_reference(participant.get("actor")) for participant in found["participant"])
+    actors = (parse_reference(participant.get("actor")) for participant in appointment["participant"])
     return next(actor[1] for actor in actors if actor and actor[0] == "Patient")
 
 

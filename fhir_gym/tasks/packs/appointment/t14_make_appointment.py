@@ -191,14 +191,14 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
     @override
     def checks(self, p: MakeAppointmentParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
-        found = new_resource(end, "Appointment", answer)
+        appointment = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")
-        yield equal("appointment status", found.get("status"), "booked")
+        yield equal("appointment status", appointment.get("status"), "booked")
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.doctor.id}")
-        yield participants_check(end, found, both)
-        yield from place_checks(end, found, p.slot)
+        yield participants_check(end, appointment, both)
+        yield from place_checks(end, appointment, p.slot)
         yield from slot_checks(end, p.slot, "busy")
-        yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
+        yield answered(end, Appointment=appointment.get("id", "the id of the new appointment"))
 
 
 class MakeAppointment(_BookAppointment):

@@ -112,8 +112,8 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[Booking]]:
-        found = (self.asked_of(scene, person) for person in confusable(scene.people))
-        return {"": [booking for booking in found if booking is not None]}
+        bookings = (self.asked_of(scene, person) for person in confusable(scene.people))
+        return {"": [booking for booking in bookings if booking is not None]}
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: AppointmentScene, chosen: Booking) -> BookingParams:
@@ -126,11 +126,11 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
     @override
     def gold(self, p: BookingParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.patient)
-        found = yield from self.find(p, patient_id)
-        yield put_status(found, "cancelled")
-        taken = yield Get(f"/{found['slot'][0]['reference']}")
+        appointment = yield from self.find(p, patient_id)
+        yield put_status(appointment, "cancelled")
+        taken = yield Get(f"/{appointment['slot'][0]['reference']}")
         yield put_status(taken, "free")
-        yield Finish([found["id"], taken["id"]])
+        yield Finish([appointment["id"], taken["id"]])
 
     @override
     def near_misses(self, p: BookingParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -276,8 +276,8 @@ class CancelWithProvider(_CancelNext):
 
     @override
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:
-        found = (_earliest_with(scene, person.id, schedule.provider.id) for schedule in scene.schedules)
-        return next((booking for booking in found if booking is not None), None)
+        bookings = (_earliest_with(scene, person.id, schedule.provider.id) for schedule in scene.schedules)
+        return next((booking for booking in bookings if booking is not None), None)
 
     @override
     def prompt_values(self, p: BookingParams, world: World) -> dict[str, str]:

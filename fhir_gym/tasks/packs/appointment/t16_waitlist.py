@@ -285,12 +285,12 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     @override
     def checks(self, p: AddToWaitlistParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
-        found = new_resource(end, "Appointment", answer)
+        appointment = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")
-        yield equal("appointment status", found.get("status"), "waitlist")
-        yield participants_check(end, found, waiting_participants(p.patient.id, p.doctor.id))
-        yield from window_checks(found.get("requestedPeriod"), p.first, (_days_after(p.until, -1), p.until))
-        yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
+        yield equal("appointment status", appointment.get("status"), "waitlist")
+        yield participants_check(end, appointment, waiting_participants(p.patient.id, p.doctor.id))
+        yield from window_checks(appointment.get("requestedPeriod"), p.first, (_days_after(p.until, -1), p.until))
+        yield answered(end, Appointment=appointment.get("id", "the id of the new appointment"))
 
     def _wanted(self, p: AddToWaitlistParams, id: str) -> WaitlistEntry:
         return WaitlistEntry(
@@ -363,8 +363,8 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[WaitlistEntry]]:
-        found = (_only_entry(scene, person.id) for person in scene.people)
-        return {"": [entry for entry in found if entry is not None]}
+        waitlist_entries = (_only_entry(scene, person.id) for person in scene.people)
+        return {"": [entry for entry in waitlist_entries if entry is not None]}
 
     @override
     def params_for(

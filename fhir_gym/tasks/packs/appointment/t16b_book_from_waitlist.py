@@ -157,8 +157,8 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotMatch[WaitlistEntry]]]:
-        found = (_match_of(scene, entry) for entry in scene.waiting)
-        return {"": [match for match in found if match is not None]}
+        matches = (_match_of(scene, entry) for entry in scene.waiting)
+        return {"": [match for match in matches if match is not None]}
 
     @override
     def params_for(
@@ -179,10 +179,10 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         provider = ("schedule.actor", f"Practitioner/{doctor_id}")
         bounds = [("start", f"ge{period['start']}"), ("start", f"lt{period['end']}")]
         free = entries((yield Get("/Slot", [provider, ("status", "free"), *bounds])))
-        found = next(slot for slot in free if parse_instant(slot["end"]) <= parse_instant(period["end"]))
-        yield Put(f"/Appointment/{entry['id']}", _into(entry, found))
-        yield put_status(found, "busy")
-        yield Finish([entry["id"], found["id"]])
+        chosen = next(slot for slot in free if parse_instant(slot["end"]) <= parse_instant(period["end"]))
+        yield Put(f"/Appointment/{entry['id']}", _into(entry, chosen))
+        yield put_status(chosen, "busy")
+        yield Finish([entry["id"], chosen["id"]])
 
     @override
     def near_misses(self, p: BookFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

@@ -134,8 +134,10 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[Booking]]:
         free = [schedule for schedule in scene.schedules if _free(scene, schedule)]
-        found = (_only_booking(scene, person.id, schedule.provider.id) for person in scene.people for schedule in free)
-        return {"": [booking for booking in found if booking is not None]}
+        bookings = (
+            _only_booking(scene, person.id, schedule.provider.id) for person in scene.people for schedule in free
+        )
+        return {"": [booking for booking in bookings if booking is not None]}
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: AppointmentScene, chosen: Booking) -> MoveParams:
@@ -151,14 +153,14 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         doctor_id = yield from find_practitioner(p.doctor)
         with_doctor = {"patient": p.patient.id, "practitioner": doctor_id}
         query = {**with_doctor, "status": "booked", "date": f"gt{p.scene.now}"}
-        found = next(entries((yield Get("/Appointment", query))))
+        appointment = next(entries((yield Get("/Appointment", query))))
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.slot.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
-        left = yield Get(f"/{found['slot'][0]['reference']}")
+        left = yield Get(f"/{appointment['slot'][0]['reference']}")
         yield put_status(free, "busy")
-        yield Put(f"/Appointment/{found['id']}", in_slot(found, free))
+        yield Put(f"/Appointment/{appointment['id']}", in_slot(appointment, free))
         yield put_status(left, "free")
-        yield Finish([found["id"], free["id"]])
+        yield Finish([appointment["id"], free["id"]])
 
     @override
     def near_misses(self, p: MoveParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -237,8 +239,8 @@ def _free(scene: AppointmentScene, schedule: ProviderSchedule) -> list[SlotRecor
     """Return the doctor's free slots on that Monday that can be identified only by doctor, time and status together."""
     day = next_weekday(parse_instant(scene.now), _MONDAY).isoformat()
     starts = dict.fromkeys(slot.start for slot in scene.slots if slot.start.startswith(day))
-    found = (_free_at(scene, schedule, start) for start in starts)
-    return [slot for slot in found if slot is not None]
+    slots = (_free_at(scene, schedule, start) for start in starts)
+    return [slot for slot in slots if slot is not None]
 
 
 def _free_at(scene: AppointmentScene, schedule: ProviderSchedule, start: str) -> SlotRecord | None:

@@ -170,8 +170,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotMatch[Booking]]]:
-        found = (_declined(scene, booking) for booking in scene.bookings)
-        return {"": [match for match in found if match is not None]}
+        matches = (_declined(scene, booking) for booking in scene.bookings)
+        return {"": [match for match in matches if match is not None]}
 
     @override
     def params_for(
@@ -194,18 +194,18 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     def gold(self, p: AnotherProviderParams, fhir: LatestResponse) -> Gold:
         when = p.booking.slot.start
         query = {"patient": p.patient.id, "date": when, "status": "proposed"}
-        found = next(entries((yield Get("/Appointment", query))))
+        appointment = next(entries((yield Get("/Appointment", query))))
         query = {"schedule.actor": f"Location/{p.place.id}", "start": when, "status": "free"}
         near = list(entries((yield Get("/Slot", {**query, "_include": "Slot:schedule"}))))
         providers = {f"Schedule/{slot['id']}": _provider(slot) for slot in near if slot["resourceType"] == "Schedule"}
         slots = ((slot, providers[slot["schedule"]["reference"]]) for slot in near if slot["resourceType"] == "Slot")
-        here = {participant["actor"]["reference"] for participant in found["participant"]}
+        here = {participant["actor"]["reference"] for participant in appointment["participant"]}
         free, provider = next((slot, provider) for slot, provider in slots if provider not in here)
-        left = yield Get(f"/{found['slot'][0]['reference']}")
-        yield Put(f"/Appointment/{found['id']}", _moved(found, f"Patient/{p.patient.id}", free, provider))
+        left = yield Get(f"/{appointment['slot'][0]['reference']}")
+        yield Put(f"/Appointment/{appointment['id']}", _moved(appointment, f"Patient/{p.patient.id}", free, provider))
         yield put_status(free, "busy")
         yield put_status(left, "free")
-        yield Finish([found["id"], free["id"]])
+        yield Finish([appointment["id"], free["id"]])
 
     @override
     def near_misses(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

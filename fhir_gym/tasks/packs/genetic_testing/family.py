@@ -173,27 +173,27 @@ def history_prompt_values(history: FamilyHistory) -> dict[str, str]:
     return {"relation": history.relation, "illness": history.illness, "age": str(history.age)}
 
 
-def history_checks(end: FinishedEpisode, history: FamilyHistory, found: Resource) -> Iterator[Check]:
+def history_checks(end: FinishedEpisode, history: FamilyHistory, record: Resource) -> Iterator[Check]:
     """Yield checks that a new FamilyMemberHistory records the requested history and nothing else.
 
     Args:
         end: End state of the episode.
         history: The requested history.
-        found: The new resource; empty if the agent created none.
+        record: The new resource; empty if the agent created none.
     """
     yield created_check(end, "FamilyMemberHistory")
     for element in ("relationship", "condition"):
-        there = not found or element in found
-        yield Check(name=f"has {element}", passed=there, actual=found.get(element), level="exists")
-    yield equal("status", found.get("status"), "completed")
-    yield equal("patient", end.refers(found.get("patient")), f"Patient/{history.patient}")
-    said: list[Json] = [found["relationship"]] if "relationship" in found else []
+        there = not record or element in record
+        yield Check(name=f"has {element}", passed=there, actual=record.get(element), level="exists")
+    yield equal("status", record.get("status"), "completed")
+    yield equal("patient", end.refers(record.get("patient")), f"Patient/{history.patient}")
+    said: list[Json] = [record["relationship"]] if "relationship" in record else []
     right = says_relation(said, history.relation)
     yield Check(name="relationship", passed=right, expected=history.relation, actual=said)
-    sex, implied = found.get("sex"), RELATIONS[history.relation].gender
+    sex, implied = record.get("sex"), RELATIONS[history.relation].gender
     fits = sex is None or (implied is not None and fits_vocabulary(sex, (implied,)))
     yield Check(name="sex", passed=fits, expected=implied, actual=sex)
-    conditions = [condition for condition in found.get("condition", []) if isinstance(condition, dict)]
+    conditions = [condition for condition in record.get("condition", []) if isinstance(condition, dict)]
     names: list[Json] = [concept_texts(condition.get("code")) for condition in conditions]
     right = len(names) == 1 and any(_named(name, history.illness) for name in names[0])
     yield Check(name="condition", passed=right, expected=history.illness, actual=names)

@@ -103,7 +103,12 @@ def attachment_checks(end: FinishedEpisode, order: GeneticOrder, references: Ite
     """
     yield from update_checks(end, "ServiceRequest", order.id, changing=("supportingInfo",), called="order")
     after = end.after_update("ServiceRequest", order.id)
-    found = [end.refers(supporting_info) for supporting_info in after.get("supportingInfo", [])]
-    yield Check(name="has supporting information", passed=not after or bool(found), actual=list(found), level="exists")
+    references_after = [end.refers(supporting_info) for supporting_info in after.get("supportingInfo", [])]
+    yield Check(
+        name="has supporting information",
+        passed=not after or bool(references_after),
+        actual=list(references_after),
+        level="exists",
+    )
     wanted = sorted({*order.attached, *references}, key=str)
-    yield equal("supporting information", sorted(found, key=str), wanted)
+    yield equal("supporting information", sorted(references_after, key=str), wanted)

@@ -167,7 +167,7 @@ def order_candidates(files: GeneticScene) -> list[GeneticOrder]:
     other = {(order.patient, order.test.code) for order in files.orders if order.status != "draft"}
     by_test = {(draft.patient, draft.test.code) for draft in drafts}
     named = {person.id: person for person in confusable(files.people)}
-    found = []
+    candidates = []
     for order in drafts:
         test, person = order.test.code, named.get(order.patient)
         if person is None or (person.id, test) not in other:
@@ -178,8 +178,8 @@ def order_candidates(files: GeneticScene) -> list[GeneticOrder]:
             and any(namesake.name == person.name for namesake in same_test)
             and any(namesake.birth_date == person.birth_date for namesake in same_test)
         ):
-            found.append(order)
-    return found
+            candidates.append(order)
+    return candidates
 
 
 def _draw(

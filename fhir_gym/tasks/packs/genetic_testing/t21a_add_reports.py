@@ -84,8 +84,8 @@ class AddReports(AttachReports[AttachParams]):
     @override
     def gold(self, p: AttachParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        found = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
-        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(found)]
+        bundle = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
+        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(bundle)]
         order = yield from find_order(patient_id, p.order.test)
         yield attach_references(order, reports)
         yield Finish([order["id"]])

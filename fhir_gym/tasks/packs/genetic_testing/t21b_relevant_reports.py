@@ -108,8 +108,8 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
     def gold(self, p: RelevantReportsParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
         query = {"subject": f"Patient/{patient_id}", "category": GENETICS.token, "status": "final"}
-        found = yield Get("/DiagnosticReport", query)
-        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(found)]
+        bundle = yield Get("/DiagnosticReport", query)
+        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(bundle)]
         order = yield from find_order(patient_id, p.order.test)
         if reports:
             yield attach_references(order, reports)

@@ -175,9 +175,9 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
 
     @override
     def checks(self, p: AddFamilyHistoryParams, end: FinishedEpisode) -> Iterator[Check]:
-        found = new_resource(end, "FamilyMemberHistory")
-        yield from history_checks(end, p.history, found)
-        wanted = f"FamilyMemberHistory/{found.get('id', '(the new one)')}"
+        family_member_history = new_resource(end, "FamilyMemberHistory")
+        yield from history_checks(end, p.history, family_member_history)
+        wanted = f"FamilyMemberHistory/{family_member_history.get('id', '(the new one)')}"
         yield from attachment_checks(end, p.order, [wanted])
         (answer,) = end.answer_ids("ServiceRequest")
         yield equal("answer", answer, p.order.id)

@@ -146,9 +146,9 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
     @override
     def checks(self, p: AddFamilyMemberParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("FamilyMemberHistory")
-        found = new_resource(end, "FamilyMemberHistory", answer)
-        yield from history_checks(end, p.history, found)
-        yield equal("answer", answer, found.get("id", "the id of the new history"))
+        family_member_history = new_resource(end, "FamilyMemberHistory", answer)
+        yield from history_checks(end, p.history, family_member_history)
+        yield equal("answer", answer, family_member_history.get("id", "the id of the new history"))
 
 
 TASKS = (AddFamilyMember,)

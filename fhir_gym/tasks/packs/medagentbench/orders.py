@@ -170,21 +170,21 @@ def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
 
 
 def blood_pressure_checks(
-    end: FinishedEpisode, found: Resource, mrn: str, now: str, systolic: int, diastolic: int
+    end: FinishedEpisode, observation: Resource, mrn: str, now: str, systolic: int, diastolic: int
 ) -> Iterator[Check]:
     """Yield the checks of a blood pressure, which may be stored as text or as two components."""
-    yield equal("subject", end.refers(found.get("subject")), f"Patient/{mrn}")
-    yield equal("status", found.get("status"), "final")
-    kinds = [[coding.get("system"), coding.get("code")] for coding in codings(found.get("category"))]
+    yield equal("subject", end.refers(observation.get("subject")), f"Patient/{mrn}")
+    yield equal("status", observation.get("status"), "final")
+    kinds = [[coding.get("system"), coding.get("code")] for coding in codings(observation.get("category"))]
     vital = bool(kinds) and all(system in _CATEGORIES and code == "vital-signs" for system, code in kinds)
     yield Check(name="category", passed=vital, expected="vital-signs", actual=kinds)
-    code = found.get("code")
+    code = observation.get("code")
     names = {*concept_texts(code), *(str(coding.get("code")) for coding in codings(code))}
     right = bool(names & {"BP"}) if not codes_of(code, LOINC) else set(codes_of(code, LOINC)) <= {"BP", _PANEL}
     yield Check(name="code", passed=right, expected="BP", actual=code)
-    when = found.get("effectiveDateTime") or found.get("effectiveInstant")
+    when = observation.get("effectiveDateTime") or observation.get("effectiveInstant")
     yield Check(name="time", passed=same_minute(when, now), expected=now, actual=when)
-    told = list(_pressures(found))
+    told = list(_pressures(observation))
     wanted: list[Json] = [systolic, diastolic]
     yield Check(
         name="value",
@@ -194,14 +194,14 @@ def blood_pressure_checks(
     )
 
 
-def _pressures(found: Resource) -> Iterator[list[Json]]:
+def _pressures(observation: Resource) -> Iterator[list[Json]]:
     """Yield every pair of pressures that an Observation states as text or as components."""
-    if "valueString" in found:
-        match = _PRESSURE.fullmatch(str(found["valueString"]))
-        yield [int(match[1]), int(match[2])] if match else [found["valueString"]]
-    elif any(name.startswith("value") for name in found):
+    if "valueString" in observation:
+        match = _PRESSURE.fullmatch(str(observation["valueString"]))
+        yield [int(match[1]), int(match[2])] if match else [observation["valueString"]]
+    elif any(name.startswith("value") for name in observation):
         yield ["another kind of value"]
-    components = found.get("component") or []
+    components = observation.get("component") or []
     if components and len(components) != len((_SYSTOLIC, _DIASTOLIC)):
         yield [f"{len(components)} components"]
     elif components:

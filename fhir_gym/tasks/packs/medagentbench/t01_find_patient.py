@@ -120,8 +120,8 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
     @override
     def gold(self, p: FindPatientParams, fhir: LatestResponse) -> Gold:
         given, family = p.person.given, p.person.family
-        found = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
-        numbers = [entry["identifier"][0]["value"] for entry in entries(found) if has_name(entry, given, family)]
+        bundle = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
+        numbers = [entry["identifier"][0]["value"] for entry in entries(bundle) if has_name(entry, given, family)]
         yield Finish(numbers or [_NOBODY])
 
     @override

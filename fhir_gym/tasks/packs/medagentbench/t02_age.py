@@ -121,8 +121,8 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
 
     @override
     def gold(self, p: AgeParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Patient", {"identifier": p.mrn})
-        patient = next(entries(found))
+        bundle = yield Get("/Patient", {"identifier": p.mrn})
+        patient = next(entries(bundle))
         yield Finish([age_on(date.fromisoformat(p.today), date.fromisoformat(patient["birthDate"]))])
 
     @override

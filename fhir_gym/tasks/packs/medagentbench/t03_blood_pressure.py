@@ -167,8 +167,8 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
     @override
     def checks(self, p: BloodPressureParams, end: FinishedEpisode) -> Iterator[Check]:
         yield created_check(end, "Observation")
-        found = new_resource(end, "Observation")
-        yield from blood_pressure_checks(end, found, p.mrn, p.now, p.systolic, p.diastolic)
+        observation = new_resource(end, "Observation")
+        yield from blood_pressure_checks(end, observation, p.mrn, p.now, p.systolic, p.diastolic)
 
     @override
     def near_misses(self, p: BloodPressureParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

@@ -117,8 +117,8 @@ class MagnesiumReplacement(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        level = found[0].value if found else None
+        results = yield from self.read_results(p)
+        level = results[0].value if results else None
         amount = grams(level)
         if amount is not None:
             yield Post("/MedicationRequest", _order(p.mrn, p.now, amount))

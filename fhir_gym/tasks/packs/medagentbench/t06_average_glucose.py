@@ -73,8 +73,8 @@ class AverageGlucose(LatestResultTask):
         return LabFinding(sum(levels) / len(levels), _CLOSE, deciding=tuple(result.id for result in counted))
 
     @override
-    def asked_about(self, chart: LabChart, found: LabFinding) -> str:
-        return f"Patient/{chart.person.id}" if found.deciding else ""
+    def asked_about(self, chart: LabChart, finding: LabFinding) -> str:
+        return f"Patient/{chart.person.id}" if finding.deciding else ""
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:

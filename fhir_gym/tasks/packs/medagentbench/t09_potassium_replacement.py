@@ -138,8 +138,8 @@ class PotassiumReplacement(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        level = found[0].value if found else None
+        results = yield from self.read_results(p)
+        level = results[0].value if results else None
         amount = milliequivalents(level)
         if amount is not None:
             dose = {"value": amount, "unit": "mEq"}

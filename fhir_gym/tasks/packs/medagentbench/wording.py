@@ -136,7 +136,7 @@ def _is_dose(number: str, unit: str, ordered: OrderedDose) -> bool:
 
 def _lowered(text: str) -> str:
     lowered = plain(text).casefold().replace("p.o.", "po").replace("i.v.", "iv")
-    return re.sub(r"\b(?:" + "|".join(_NUMBERS) + r")\b", lambda found: _NUMBERS[found[0]], lowered)
+    return re.sub(r"\b(?:" + "|".join(_NUMBERS) + r")\b", lambda match: _NUMBERS[match[0]], lowered)
 
 
 def _tokens(label: str) -> set[str]:

@@ -220,8 +220,8 @@ class ChartSceneSampler:
             formulary=self._formulary,
             people=tuple(people),
             allergies=tuple(self._allergy(person) for person in people for _ in range(rng.choice((0, 1, 1, 2, 3)))),
-            diagnoses=tuple(found for person in people for found in self._diagnoses(person)),
-            results=tuple(found for person in people for found in self._results(person, results)),
+            diagnoses=tuple(diagnosis for person in people for diagnosis in self._diagnoses(person)),
+            results=tuple(result for person in people for result in self._results(person, results)),
             orders=tuple(self._order(person) for person in people for _ in range(rng.randint(orders // 2, orders))),
         )
 

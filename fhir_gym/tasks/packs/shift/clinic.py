@@ -144,11 +144,11 @@ class ClinicScene(Params):
     @cached_property
     def coming_slots(self) -> dict[str, list[ClinicSlot]]:
         """The slots that start after the current time, by schedule, in the order of the rules."""
-        found: dict[str, list[ClinicSlot]] = {practitioner.schedule: [] for practitioner in self.practitioners}
+        slots: dict[str, list[ClinicSlot]] = {practitioner.schedule: [] for practitioner in self.practitioners}
         for slot in self.slots_in_order:
             if slot.start > self.now:
-                found[slot.schedule].append(slot)
-        return found
+                slots[slot.schedule].append(slot)
+        return slots
 
     def by_schedule(self) -> dict[str, Practitioner]:
         """Return the practitioners by the ids of their schedules."""
@@ -260,7 +260,7 @@ def _visits(
     rng: random.Random, ids: IdAllocator, people: Sequence[Person], slots: Sequence[ClinicSlot], now: str
 ) -> list[Visit]:
     """Draw up to three appointments for each patient, in slots that do not overlap; some are cancelled."""
-    found: list[Visit] = []
+    visits: list[Visit] = []
     left = rng.sample(slots, len(slots))
     for person in people:
         mine: list[ClinicSlot] = []
@@ -271,8 +271,8 @@ def _visits(
             left.remove(slot)
             mine.append(slot)
             status = plausible_status(rng.choice(("booked", "booked", "booked", "pending", *_ENDED)), slot.start, now)
-            found.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
-    return found
+            visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
+    return visits
 
 
 def plausible_status(status: str, start: str, now: str) -> str:
@@ -290,14 +290,14 @@ def overlap(slot: ClinicSlot, other: ClinicSlot) -> bool:
 def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
     """Build the resources of a place."""
     doctors = scene.by_schedule()
-    found: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
+    resources: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
     for practitioner in scene.practitioners:
-        found += [_practitioner(practitioner), schedule_resource(practitioner, scene.place, world)]
-    found += [slot_resource(slot) for slot in scene.slots]
-    found += [
+        resources += [_practitioner(practitioner), schedule_resource(practitioner, scene.place, world)]
+    resources += [slot_resource(slot) for slot in scene.slots]
+    resources += [
         appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.place) for visit in scene.visits
     ]
-    return found
+    return resources
 
 
 def _practitioner(practitioner: Practitioner) -> Resource:

@@ -79,7 +79,7 @@ class EpisodeLog:
 
         The list lacks what a server without history does not tell: it knows only the first and the last version.
         """
-        found: list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]] = []
+        versions: list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]] = []
         steps = {
             (change.resource_type, change.id): _steps(change.before, change.versions, change.after)
             for change in self.end.changes
@@ -96,8 +96,8 @@ class EpisodeLog:
             step = len(steps[key]) - 2 - later[key]
             if step >= 0:
                 before, after = steps[key][step : step + 2]
-                found.append((number, place, key, before, after))
-        return found
+                versions.append((number, place, key, before, after))
+        return versions
 
     @cached_property
     def writes(self) -> tuple[Write, ...]:
@@ -155,10 +155,10 @@ class EpisodeLog:
 
     @cached_property
     def _by_record(self) -> dict[str, list[Write]]:
-        found: dict[str, list[Write]] = {}
+        writes: dict[str, list[Write]] = {}
         for write in self.writes:
-            found.setdefault(write.record, []).append(write)
-        return found
+            writes.setdefault(write.record, []).append(write)
+        return writes
 
     def writes_on(self, record: str) -> Sequence[Write]:
         """Return the writes on a record (``Slot/1``), in order."""
@@ -167,13 +167,13 @@ class EpisodeLog:
     @cached_property
     def by_participant(self) -> Mapping[str, Sequence[Write]]:
         """The writes on appointments, by the references to their participants before or after the write."""
-        found: dict[str, list[Write]] = {}
+        writes: dict[str, list[Write]] = {}
         for write in self.writes:
             if write.resource_type == "Appointment":
                 states = [self.participants(state) for state in (write.before, write.after) if state]
                 for who in frozenset().union(*states):
-                    found.setdefault(who, []).append(write)
-        return found
+                    writes.setdefault(who, []).append(write)
+        return writes
 
     def participants(self, appointment: Resource) -> frozenset[str]:
         """Return the references to the participants of an appointment."""
@@ -208,14 +208,14 @@ class EpisodeLog:
     @property
     def _written(self) -> dict[int, list[Version]]:
         """The versions that each request left, if all of them are known."""
-        found: dict[int, list[Version]] = {}
+        versions: dict[int, list[Version]] = {}
         for request, _, (resource_type, id), _, after in self._versions:
-            found.setdefault(request, []).append((resource_type, id, after))
+            versions.setdefault(request, []).append((resource_type, id, after))
         effects = (
             (number, [interaction for interaction in logged.response.done if interaction.effect])
             for number, logged in enumerate(self.requests)
         )
-        return {number: found[number] for number, done in effects if len(found.get(number, ())) == len(done) > 0}
+        return {number: versions[number] for number, done in effects if len(versions.get(number, ())) == len(done) > 0}
 
     @cached_property
     def created(self) -> dict[str, Resource]:
@@ -229,12 +229,12 @@ class EpisodeLog:
     @cached_property
     def created_by_others(self) -> Mapping[str, Sequence[Write]]:
         """The records that other people than the agent have created, by the patients (``Patient/1``) they are about."""
-        found: dict[str, list[Write]] = {}
+        writes: dict[str, list[Write]] = {}
         for write in self.writes:
             if not write.by_agent and write.before is None and write.after is not None:
                 for patient in patients_of(write.after, self.end.base_url):
-                    found.setdefault(patient, []).append(write)
-        return found
+                    writes.setdefault(patient, []).append(write)
+        return writes
 
     @cached_property
     def _shown(self) -> dict[str, list[int]]:
@@ -300,15 +300,15 @@ class EpisodeLog:
     @cached_property
     def overwritten(self) -> frozenset[str]:
         """References to the records of which the agent changed a version that somebody else had written."""
-        found: set[str] = set()
+        records: set[str] = set()
         written_by_others: set[str] = set()
         for number, request in enumerate(self.requests):
             written = {f"{done.resource_type}/{done.id}" for done in request.response.done if done.effect}
             if number in self._others:
                 written_by_others |= written
             else:
-                found |= written & written_by_others
-        return frozenset(found)
+                records |= written & written_by_others
+        return frozenset(records)
 
     @cached_property
     def recreated(self) -> frozenset[str]:
@@ -334,7 +334,7 @@ class EpisodeLog:
         """Whether a Reference, or any Reference in a list, points to a record."""
         values = value if isinstance(value, list) else [value]
         return any(
-            (found := parse_reference(other, self.end.base_url)) is not None and "/".join(found) == record
+            (reference := parse_reference(other, self.end.base_url)) is not None and "/".join(reference) == record
             for other in values
         )
 
@@ -355,8 +355,8 @@ def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
         if isinstance(participants, list)
         else []
     )
-    found = (parse_reference(actor, base_url) for actor in (record.get("subject"), record.get("patient"), *actors))
-    return frozenset("/".join(parts) for parts in found if parts and parts[0] == "Patient")
+    references = (parse_reference(actor, base_url) for actor in (record.get("subject"), record.get("patient"), *actors))
+    return frozenset("/".join(parts) for parts in references if parts and parts[0] == "Patient")
 
 
 def _steps(

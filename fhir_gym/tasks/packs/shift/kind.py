@@ -200,9 +200,9 @@ class RequestJudge(ABC, Generic[S, R]):
             expected: What would have been right, if it is more than the outcome of the request.
         """
         answer = self.answers[number]
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        actual: Json = [*problems, answer] if problems or answer != DONE else answer
         right = not problems and answer == DONE
-        return Judgement(right, bool(problems), expected or self.requests[number].outcome, found, claimed)
+        return Judgement(right, bool(problems), expected or self.requests[number].outcome, actual, claimed)
 
 
 class AddRequest(Protocol):
@@ -419,5 +419,5 @@ class RequestKind(ABC, Generic[S, R]):
         added: list[Json] = [*log.added_meaning(self.requested_elements, judged.claimed)] if judged.right else []
         if not added:
             return judged
-        found: Json = {"elements that change the meaning": added}
-        return replace(judged, right=False, harmed=True, by_record=None, found=found)
+        actual: Json = {"elements that change the meaning": added}
+        return replace(judged, right=False, harmed=True, by_record=None, found=actual)

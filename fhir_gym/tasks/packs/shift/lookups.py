@@ -36,11 +36,11 @@ class Named(Params):
 def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
     """Search, and follow the links to further pages; several values of a parameter repeat it."""
     bundle = yield Get(path, params)
-    found = [*entries(bundle)]
+    resources = [*entries(bundle)]
     while (following := link(bundle, "next")) is not None:
         bundle = yield Get(following)
-        found += entries(bundle)
-    return found
+        resources += entries(bundle)
+    return resources
 
 
 def update(resource: Resource, **changed: Json) -> Action:
@@ -59,5 +59,5 @@ def is_refused(answer: Json) -> bool:
 def patients_called(name: Named) -> Found:
     """Search for the patients with exactly this name and date of birth."""
     query = {"family": name.family, "given": name.given, "birthdate": name.birth_date}
-    found = yield from search_all("/Patient", query)
-    return [patient for patient in found if has_name(patient, name.given, name.family)]
+    patients = yield from search_all("/Patient", query)
+    return [patient for patient in patients if has_name(patient, name.given, name.family)]

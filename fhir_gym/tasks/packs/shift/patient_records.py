@@ -68,12 +68,12 @@ def charts_of(patients: Sequence[Resource], records: Iterable[Resource], base_ur
         records: Records of these and of other patients.
         base_url: Base URL of the server.
     """
-    found: dict[str, list[Resource]] = {f"Patient/{patient['id']}": [] for patient in patients}
+    by_patient: dict[str, list[Resource]] = {f"Patient/{patient['id']}": [] for patient in patients}
     for record in records:
-        for patient in patients_of(record, base_url) & found.keys():
-            found[patient].append(record)
+        for patient in patients_of(record, base_url) & by_patient.keys():
+            by_patient[patient].append(record)
     people = {f"Patient/{patient['id']}": patient for patient in patients}
-    return {name: Chart(people[name], tuple(own)) for name, own in found.items()}
+    return {name: Chart(people[name], tuple(own)) for name, own in by_patient.items()}
 
 
 def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
@@ -101,13 +101,13 @@ def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) 
         resource_type: The type of the records.
         patients: References to the patients.
     """
-    found: dict[str, str] = {}
+    created: dict[str, str] = {}
     for write in log.writes_of_agent:
         if write.resource_type == resource_type and write.after is not None and write.record in log.created:
             named = sorted(patient for patient in patients_of(write.after, log.end.base_url) if patient in patients)
-            if patient := next(iter(named), found.get(write.record, "")):
-                found[write.record] = patient
-    return found
+            if patient := next(iter(named), created.get(write.record, "")):
+                created[write.record] = patient
+    return created
 
 
 def other_values(record: Resource, **expected: str) -> Iterator[str]:
@@ -141,8 +141,8 @@ def target_of(value: Json, base_url: str = "") -> str:
 
 @lru_cache(_KNOWN)
 def _parsed(reference: str, base_url: str) -> str:
-    found = parse_reference(reference, base_url)
-    return "/".join(found) if found else ""
+    parts = parse_reference(reference, base_url)
+    return "/".join(parts) if parts else ""
 
 
 def items(value: Json) -> list[Json]:

@@ -66,14 +66,14 @@ def draw_patients(
 def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> list[Named]:
     """Return the names and dates of birth for which an outcome is possible, in random order."""
     if outcome == NO_SUCH_PATIENT:
-        found = [
+        names = [
             Named(given=combination[0], family=combination[1], birth_date=combination[2])
             for combination in absent_combinations(people)
         ]
     else:
         sharing = Counter(Named.of(person) for person in people)
-        found = [name for name, number in sharing.items() if (number > 1) == (outcome == SEVERAL_PATIENTS)]
-    return rng.sample(found, len(found))
+        names = [name for name, number in sharing.items() if (number > 1) == (outcome == SEVERAL_PATIENTS)]
+    return rng.sample(names, len(names))
 
 
 def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class Library(Params):
 
     def _decide(self, subject: str, department: str, moment: str) -> dict[str, Decision]:
         valid = self._valid(subject, moment)
-        found: dict[str, Decision] = {}
+        decided: dict[str, Decision] = {}
         for owner in ("", department):
             policies = [document for document in valid if not document.amends and document.department_code == owner]
             ids = {policy.id for policy in policies}
@@ -124,8 +124,8 @@ class Library(Params):
                 (document for document in valid if document.amends in ids), key=lambda document: document.in_force
             )
             for policy in (*policies, *amendments):
-                found |= {name: Decision(value, policy.id) for name, value in policy.values.items()}
-        return found
+                decided |= {name: Decision(value, policy.id) for name, value in policy.values.items()}
+        return decided
 
     def values(self, subject: str, department: str, now: datetime) -> dict[str, str]:
         """Return the valid value of each point; see `decisions`."""
@@ -212,7 +212,7 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
         "title": document.title,
         "creation": document.issued,
     }
-    found: Resource = {
+    resource: Resource = {
         "resourceType": "DocumentReference",
         "id": document.id,
         "text": {"status": "generated", "div": _narrative(document.text)},
@@ -224,11 +224,11 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
         "date": document.issued,
     }
     if relates:
-        found["relatesTo"] = relates
-    found |= {"description": document.title, "content": [{"attachment": attachment}]}
+        resource["relatesTo"] = relates
+    resource |= {"description": document.title, "content": [{"attachment": attachment}]}
     if document.department:
-        found["context"] = {"practiceSetting": document.department.concept}
-    return found
+        resource["context"] = {"practiceSetting": document.department.concept}
+    return resource
 
 
 def _narrative(text: str) -> str:
@@ -273,14 +273,14 @@ def policy_time(given: Mapping[str, str], now: datetime) -> datetime:
 
 def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:
     """Search for the policies about some subjects, and parse them."""
-    found: list[PolicyDocument] = []
+    documents: list[PolicyDocument] = []
     for subject in subjects:
         query = {"type": POLICY.token, "category": category(subject).token, "_count": "200"}
-        found += [
+        documents += [
             _parse(document_reference, subject)
             for document_reference in (yield from search_all("/DocumentReference", query))
         ]
-    return Library(documents=tuple(found))
+    return Library(documents=tuple(documents))
 
 
 def _parse(resource: Resource, subject: Subject) -> PolicyDocument:

@@ -178,11 +178,11 @@ class _Drawer:
         status = _CURRENT if forgotten else _SUPERSEDED
         in_force = self._moment(parse_instant(oldest.in_force) - rng.randint(90, 700) * _DAY)
         values = self._values(family, self._own_rules(family))
-        found = self._document(family, values, status, _FINAL, in_force, version=version)
-        replacing = oldest.model_copy(update={"replaces": found.id})
+        document = self._document(family, values, status, _FINAL, in_force, version=version)
+        replacing = oldest.model_copy(update={"replaces": document.id})
         self.documents[oldest.id] = family.versions[0] = replacing
-        family.versions.insert(0, found)
-        return found
+        family.versions.insert(0, document)
+        return document
 
     def _next_version(self, family: _Family) -> PolicyDocument | None:
         """Draw a version that would replace the valid one, but is not in force; None if it were the second to come."""
@@ -192,8 +192,8 @@ class _Drawer:
             return None
         family.has_successor |= comes
         values = self._values(family, self._own_rules(family))
-        found = self._document(family, values, status, doc_status, in_force, version=family.version + 1)
-        return found.model_copy(update={"replaces": family.valid.id})
+        document = self._document(family, values, status, doc_status, in_force, version=family.version + 1)
+        return document.model_copy(update={"replaces": family.valid.id})
 
     def _amendment_in_force(self, family: _Family) -> PolicyDocument | None:
         """Draw an amendment of the valid version; None for a policy without values."""
@@ -202,8 +202,8 @@ class _Drawer:
             amendment.amends == family.valid.id and amendment.in_force == in_force for amendment in family.amendments
         ):
             return None
-        found = self._amendment(family, family.valid, _CURRENT, _FINAL, in_force)
-        if found is not None:
+        current = self._amendment(family, family.valid, _CURRENT, _FINAL, in_force)
+        if current is not None:
             moment = instant(self._now)
             mine = (
                 amendment
@@ -212,7 +212,7 @@ class _Drawer:
             )
             for document in sorted(mine, key=lambda amendment: amendment.in_force):
                 family.values |= document.values
-        return found
+        return current
 
     def _pending_amendment(self, family: _Family) -> PolicyDocument | None:
         """Draw an amendment of the valid version that is not in force; None for a policy without values."""
@@ -250,9 +250,9 @@ class _Drawer:
         doc_status: str,
         in_force: str,
     ) -> PolicyDocument:
-        found = self._document(family, values, status, doc_status, in_force, amended=amended)
-        family.amendments.append(found)
-        return found
+        document = self._document(family, values, status, doc_status, in_force, amended=amended)
+        family.amendments.append(document)
+        return document
 
     def _not_in_force(self, family: _Family) -> tuple[str, str, str]:
         """Draw a status, a status of the text and a time in force that together are not in force at the present."""
@@ -351,22 +351,22 @@ class _Drawer:
         background = rng.sample(BACKGROUND, rng.randint(4, 18))
         first, second, third = (background[number::3] for number in range(3))
         rules = rng.sample([*sentences, *second], len(sentences) + len(second))
-        found = ["1. Purpose and scope", " ".join(first), "2. Rules"]
-        found += [f"2.{number} {rule}" for number, rule in enumerate(rules, 1)]
+        paragraphs = ["1. Purpose and scope", " ".join(first), "2. Rules"]
+        paragraphs += [f"2.{number} {rule}" for number, rule in enumerate(rules, 1)]
         if family.department:
-            found.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
-        found += ["3. Responsibility and review", " ".join(third)]
+            paragraphs.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
+        paragraphs += ["3. Responsibility and review", " ".join(third)]
         others = [title for title in self._titles if title != family.subject.title]
         if others:
-            found += [f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
-        return found
+            paragraphs += [f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
+        return paragraphs
 
 
 def _heading(
     number: str, title: str, department: Concept | None, in_force: str, amended: PolicyDocument | None
 ) -> list[str]:
     applies = f"Department of {department.display}" if department else "The whole hospital"
-    found = [f"{number} {title}", f"Applies to: {applies}"]
+    lines = [f"{number} {title}", f"Applies to: {applies}"]
     if amended:
-        found.append(f"Amends: {amended.number}")
-    return [*found, f"In force from {in_force[:10]} {in_force[11:16]} (UTC)"]
+        lines.append(f"Amends: {amended.number}")
+    return [*lines, f"In force from {in_force[:10]} {in_force[11:16]} (UTC)"]

@@ -33,8 +33,8 @@ class Rule:
 
     def find(self, text: str) -> str | None:
         """Return the value of the sentence in a text, empty for a sentence without a value; None if it is not there."""
-        found = self._pattern.search(text)
-        return None if found is None else found[1] if self.values else ""
+        match = self._pattern.search(text)
+        return None if match is None else match[1] if self.values else ""
 
 
 @dataclass(frozen=True)

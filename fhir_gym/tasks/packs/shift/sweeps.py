@@ -32,10 +32,10 @@ class SweepKind(RequestKind[S, R]):
 
     @override
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
+        outcomes = [DONE] * count
         if count > 1 and rng.random() < self.nothing_share:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
+            outcomes[rng.randrange(count)] = NOTHING_TO_DO
+        return outcomes
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,8 +196,8 @@ class LiveShift(Task[LiveParams], abstract=True):
         size = _resized(self.size, values)
         steps = _EXTRA_STEPS + round(self.gold_steps * size.requests / self.size.requests)
         own = {"key": key, "size": size, "dials": _dials(size), "max_steps": steps, "gold_steps": steps}
-        found: LiveShift = type(type(self).__name__, (type(self),), own)()
-        return found
+        shift: LiveShift = type(type(self).__name__, (type(self),), own)()
+        return shift
 
     @override
     def simulate(self, p: LiveParams, session: FhirSession) -> Simulation:

@@ -11,7 +11,7 @@ from fhir_gym.tasks.packs.shift.clinic import draw_clinic, has_clear_order
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "clear"),
+    ("name", "other", "clear"),
     [
         ("Adams", "Zhang", True),
         ("Zhang", "Zhang", True),

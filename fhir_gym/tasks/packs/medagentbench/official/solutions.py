@@ -43,14 +43,14 @@ def _url(resource_type: str) -> str:
 def _find(case: OfficialCase) -> Gold:
     match = _PERSON.search(case.instruction)
     given, family, born = match.groups() if match else ("", "", "")
-    found = yield Get(_url("Patient"), {"given": given, "family": family, "birthdate": born})
-    numbers = [entry["identifier"][0]["value"] for entry in entries(found)]
+    bundle = yield Get(_url("Patient"), {"given": given, "family": family, "birthdate": born})
+    numbers = [entry["identifier"][0]["value"] for entry in entries(bundle)]
     yield Finish(numbers[:1] or ["Patient not found"])
 
 
 def _age(case: OfficialCase) -> Gold:
-    found = yield Get(_url("Patient"), {"identifier": case.eval_MRN})
-    born = next(entries(found))["birthDate"]
+    bundle = yield Get(_url("Patient"), {"identifier": case.eval_MRN})
+    born = next(entries(bundle))["birthDate"]
     yield Finish([age_on(TODAY, datetime.fromisoformat(born).date())])
 
 
@@ -77,8 +77,8 @@ def _referral(case: OfficialCase) -> Gold:
     yield Finish()
 
 
-def _readings(found: Json, *, window: bool) -> list[LabReading]:
-    every = [reading(entry) for entry in entries(found)]
+def _readings(bundle: Json, *, window: bool) -> list[LabReading]:
+    every = [reading(entry) for entry in entries(bundle)]
     return [lab_reading for lab_reading in every if lab_reading.taken >= DAY_AGO] if window else every
 
 

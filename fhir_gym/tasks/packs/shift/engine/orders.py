@@ -372,9 +372,9 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
     def _is_declined(self, number: int, decisions: Sequence[Decision]) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         answer = self.answers[number]
-        found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         decision = decisions[-1]
         return answer == decision.outcome != DONE and any(self._knows(number, cause) for cause in decision.causes)
 

@@ -95,10 +95,10 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[MedicationQuestion, ...] | None:
-        found: list[MedicationQuestion] = []
+        questions: list[MedicationQuestion] = []
         possible = list(_possible(scene)) if {DONE, NOT_TAKEN} & {*outcomes} else []
         for outcome in outcomes:
-            used = [(question.ask.patient, question.ask.drug) for question in found]
+            used = [(question.ask.patient, question.ask.drug) for question in questions]
             if outcome in (DONE, NOT_TAKEN):
                 left = [question for question in possible if (question.ask.patient, question.ask.drug) not in used]
                 request = draw_question(
@@ -108,8 +108,8 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
                 request = _draw_unanswerable(rng, scene, used, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            questions.append(request)
+        return tuple(questions)
 
     @override
     def resources(self, scene: MedicationScene, world: World) -> list[Resource]:

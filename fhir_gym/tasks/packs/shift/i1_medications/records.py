@@ -44,12 +44,12 @@ def _concept(drug: str, word: str) -> Resource:
 
 
 def _dosage(doses: Sequence[Dose]) -> list[Json]:
-    found: list[Json] = []
+    dosage: list[Json] = []
     for number, dose in enumerate(doses, 1):
         schedule = SCHEDULES[dose.schedule]
         repeat: Resource = {"frequency": schedule.frequency, "period": schedule.period, "periodUnit": schedule.unit}
         value = float(dose.amount) if dose.unit == "g" else int(dose.amount)
-        found.append(
+        dosage.append(
             {
                 "sequence": number,
                 "timing": {"repeat": repeat},
@@ -59,7 +59,7 @@ def _dosage(doses: Sequence[Dose]) -> list[Json]:
                 ],
             }
         )
-    return found
+    return dosage
 
 
 def _record_resource(record: DrugRecord) -> Resource:

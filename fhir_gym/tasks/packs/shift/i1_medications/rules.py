@@ -71,16 +71,16 @@ class Chart:
 
 def charts_of(scene: MedicationScene) -> dict[str, Chart]:
     """Return the chart of each patient by id."""
-    found: dict[str, tuple[list[DrugRecord], list[Dispense], list[Letter]]] = {
+    records_by_patient: dict[str, tuple[list[DrugRecord], list[Dispense], list[Letter]]] = {
         person.id: ([], [], []) for person in scene.people
     }
     for record in scene.records:
-        found[record.patient][0].append(record)
+        records_by_patient[record.patient][0].append(record)
     for dispense in scene.dispenses:
-        found[dispense.patient][1].append(dispense)
+        records_by_patient[dispense.patient][1].append(dispense)
     for letter in scene.letters:
-        found[letter.patient][2].append(letter)
-    return {id: Chart(*parts) for id, parts in found.items()}
+        records_by_patient[letter.patient][2].append(letter)
+    return {id: Chart(*parts) for id, parts in records_by_patient.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[st
     counting = [
         dispense for dispense in chart.dispenses if dispense.status == "completed" or ignoring == "void dispenses"
     ]
-    found = {}
+    by_drug = {}
     for drug, said in newest.items():
         mine = sorted(
             (dispense for dispense in counting if dispense.drug == drug), key=lambda dispense: dispense.last_day
@@ -170,8 +170,8 @@ def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[st
         mine = [] if ignoring == "supply" else mine
         lasting = tuple(f"MedicationDispense/{dispense.id}" for dispense in mine if dispense.last_day >= today)
         ended = f"MedicationDispense/{mine[-1].id}" if mine and not lasting else ""
-        found[drug] = Decision(said, lasting, ended)
-    return found
+        by_drug[drug] = Decision(said, lasting, ended)
+    return by_drug
 
 
 def daily_dose(doses: Sequence[Dose], ignoring: Rule | None = None) -> Decimal:
@@ -209,9 +209,9 @@ def agrees(ask: MedicationContent, outcome: str, answer: str) -> bool:
 
 def judge_question(request: MedicationQuestion, scene: MedicationScene, log: EpisodeLog, answer: str) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read the records that decide it."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     ask, patient = request.ask, request.patients[0]
     chart = Chart(
         [record for record in scene.records if record.patient == patient],

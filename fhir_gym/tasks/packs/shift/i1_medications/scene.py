@@ -262,8 +262,10 @@ def draw_medications(
         today=instant(world.now)[:10],
         drugs=names,
         people=tuple(everyone),
-        records=tuple(found for person in everyone for name in names for found in drawer.records(person.id, name)),
-        dispenses=tuple(found for person in everyone for name in names for found in drawer.dispenses(person.id, name)),
+        records=tuple(record for person in everyone for name in names for record in drawer.records(person.id, name)),
+        dispenses=tuple(
+            dispense for person in everyone for name in names for dispense in drawer.dispenses(person.id, name)
+        ),
         letters=tuple(drawer.letter(person.id, names) for person in everyone for _ in range(rng.choice(letters))),
     )
 
@@ -330,10 +332,10 @@ class _Drawer:
     def _ago(self) -> str:
         """Draw a time in the past that no other record has."""
         while True:
-            found = instant(self._now - timedelta(seconds=self._rng.randrange(86_400, _OLDEST_DAYS * 86_400)))
-            if found not in self._times:
-                self._times.add(found)
-                return found
+            moment = instant(self._now - timedelta(seconds=self._rng.randrange(86_400, _OLDEST_DAYS * 86_400)))
+            if moment not in self._times:
+                self._times.add(moment)
+                return moment
 
     def _word(self, drug: str) -> str:
         return DRUGS[drug].trade if self._rng.random() < 0.4 else drug

@@ -93,20 +93,20 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def choose(
         self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[TrendRequest, ...] | None:
-        found: list[TrendRequest] = []
+        requests: list[TrendRequest] = []
         charts = _charts(scene)
         names = {
             outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
             for outcome in dict.fromkeys(outcomes)
         }
         for outcome in outcomes:
-            used = [(request.ask.patient, request.ask.test) for request in found]
+            used = [(request.ask.patient, request.ask.test) for request in requests]
             rounds = outcome == DONE and rng.random() < _ROUNDED / len(outcomes)
             request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome, rounds)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: LabScene, world: World) -> list[Resource]:
@@ -189,10 +189,10 @@ class _Frame(NamedTuple):
 
 def _charts(scene: LabScene) -> dict[tuple[str, str], list[LabResult]]:
     """Return the results of each patient and LOINC code."""
-    found: dict[tuple[str, str], list[LabResult]] = {}
+    results: dict[tuple[str, str], list[LabResult]] = {}
     for result in scene.results:
-        found.setdefault((result.patient, result.code), []).append(result)
-    return found
+        results.setdefault((result.patient, result.code), []).append(result)
+    return results
 
 
 def _draw_request(
@@ -227,10 +227,10 @@ def _draw_request(
             results = [result for code in TESTS[test].codes for result in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
-                found = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
-                if found:
+                drawn = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
+                if drawn:
                     aimed = target_among(ids, scene.people)
-                    return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
+                    return TrendRequest(ask=ask, outcome=drawn, patients=ids, **aimed)
     return None
 
 

@@ -86,10 +86,10 @@ def exact_answer(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule
         results: All results of the patient.
         ignoring: A rule that is not applied.
     """
-    found = counted(ask, results, ignoring)
-    if len(found) < (2 if ask.measure == "change" else 1):
+    counting = counted(ask, results, ignoring)
+    if len(counting) < (2 if ask.measure == "change" else 1):
         return None
-    values = [_value(ask, result, ignoring) for result in found]
+    values = [_value(ask, result, ignoring) for result in counting]
     if ask.measure == "mean":
         return sum(values, Decimal(0)) / len(values)
     if ask.measure == "change":
@@ -157,13 +157,13 @@ def is_clear(ask: TrendContent, value: Decimal, results: Sequence[LabResult]) ->
         value: The exact answer.
         results: All results of the patient.
     """
-    found = counted(ask, results)
+    counting = counted(ask, results)
     if ask.measure != "above":
         return abs(abs(value).scaleb(ask.digits) % 1 - Decimal("0.5")) >= _EDGE
     test, limit = TESTS[ask.test], Decimal(ask.limit)
     near = Decimal(1).scaleb(-test.digits)
-    converted = (_value(ask, result) for result in found if result.code == test.other.code)
-    return 0 < value < len(found) and all(abs(number - limit) > near for number in converted)
+    converted = (_value(ask, result) for result in counting if result.code == test.other.code)
+    return 0 < value < len(counting) and all(abs(number - limit) > near for number in converted)
 
 
 def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator[Resource]:
@@ -195,19 +195,19 @@ def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator
 
 def _deciding(ask: TrendContent, results: Sequence[LabResult]) -> list[LabResult]:
     """Return the results that an agent must have read: searches can sort and compare values without showing others."""
-    found = counted(ask, results)
+    counting = counted(ask, results)
     if ask.measure == "change":
-        return [found[0], found[-1]]
+        return [counting[0], counting[-1]]
     if ask.measure == "highest":
-        return [max(found, key=lambda result: _value(ask, result))]
-    return [result for result in found if ask.measure == "mean" or _value(ask, result) > Decimal(ask.limit)]
+        return [max(counting, key=lambda result: _value(ask, result))]
+    return [result for result in counting if ask.measure == "mean" or _value(ask, result) > Decimal(ask.limit)]
 
 
 def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answer: str) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read what it rests on."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     ask = request.ask
     results = [result for result in scene.results if result.patient == request.patients[0]]
     value = exact_answer(ask, results)

@@ -92,14 +92,14 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
             for outcome in dict.fromkeys(outcomes)
         }
         overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
-        found: list[ContactRequest] = []
+        requests: list[ContactRequest] = []
         for outcome in outcomes:
-            used = [request.ask.patient for request in found]
+            used = [request.ask.patient for request in requests]
             request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: WardScene, world: World) -> list[Resource]:
@@ -144,9 +144,9 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         patient = patients[0]["id"]
         window = (f"gt{ask.first}", f"lt{ask.last}")
         query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
-        found = yield from search_all("/Encounter", query)
-        mine = [encounter for encounter in found if encounter["resourceType"] == "Encounter"]
-        places = [encounter for encounter in found if encounter["resourceType"] == "Location"]
+        resources = yield from search_all("/Encounter", query)
+        mine = [encounter for encounter in resources if encounter["resourceType"] == "Encounter"]
+        places = [encounter for encounter in resources if encounter["resourceType"] == "Location"]
         rooms = sorted({*parse_rooms(places).values()})
         if not rooms:
             return NO_CONTACT
@@ -221,9 +221,9 @@ def _draw_request(
             last=instant(start + timedelta(hours=hours)),
             minutes=1 if measure == "longest" else rng.choice(_MINUTES),
         )
-        found = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
-        if found:
-            return ContactRequest(ask=ask, outcome=found, patients=ids, **target_among(ids, scene.people))
+        drawn = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
+        if drawn:
+            return ContactRequest(ask=ask, outcome=drawn, patients=ids, **target_among(ids, scene.people))
     return None
 
 
@@ -236,10 +236,10 @@ def _outcome(
     wanted: str,
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    found = outcome_of(ask, overlaps, names)
-    if (found == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+    actual = outcome_of(ask, overlaps, names)
+    if (actual == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
         return ""
-    return found if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
+    return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 
 
 class ContactsLevel1(StaticShift, requests=Contacts(), level=1):

@@ -112,7 +112,7 @@ class Hospital:
 
     def overlaps(self, patient: str) -> list[Overlap]:
         """Return the times for which a patient and other patients were in the same ward."""
-        found = []
+        overlaps = []
         for mine in self._by_patient.get(patient, ()):
             start, end, room = mine.start, mine.end, mine.room
             for other in self._by_ward[mine.ward]:
@@ -122,18 +122,18 @@ class Hospital:
                         breaks |= _ANOTHER_ROOM
                     records, same_bed = (mine.record, other.record), other.place == mine.place
                     times = max(start, other.start), min(end, other.end)
-                    found.append(Overlap(other.patient, records, *times, breaks, same_bed))
-        return found
+                    overlaps.append(Overlap(other.patient, records, *times, breaks, same_bed))
+        return overlaps
 
 
 def _broken(visit: Visit, stay: Stay) -> frozenset[Rule]:
     """Return the rules because of which a stay does not count."""
-    found: list[Rule] = []
+    broken: list[Rule] = []
     if visit.status not in HELD:
-        found.append("encounter status")
+        broken.append("encounter status")
     if stay.status not in OCCUPIED:
-        found.append("stay status")
-    return frozenset(found)
+        broken.append("stay status")
+    return frozenset(broken)
 
 
 def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
@@ -170,23 +170,23 @@ def minutes_by_patient(
     times: dict[str, list[tuple[datetime, datetime]]] = {}
     for overlap in counted(ask, overlaps, ignoring):
         times.setdefault(overlap.other, []).append((overlap.start, overlap.end))
-    found = {}
+    minutes = {}
     for other, parts in times.items():
         lengths = [end - start for start, end in (parts if ignoring == "twice" else _merged(parts))]
         total = max(lengths) if ignoring == "sum" else sum(lengths, timedelta())
-        found[other] = total // timedelta(minutes=1)
-    return found
+        minutes[other] = total // timedelta(minutes=1)
+    return minutes
 
 
 def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     """Merge the times that overlap."""
-    found: list[tuple[datetime, datetime]] = []
+    merged: list[tuple[datetime, datetime]] = []
     for start, end in sorted(parts):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def outcome_of(
@@ -227,12 +227,12 @@ def qualifies(
         told = outcome.split(", ")
         if len(told) > most_names or len({*told}) < len(told):
             return False
-    found = 0
+    contacts = 0
     for number, rule in enumerate(RULES):
-        found += outcome_of(ask, overlaps, names, rule) != outcome
-        if found >= wanted:
+        contacts += outcome_of(ask, overlaps, names, rule) != outcome
+        if contacts >= wanted:
             return True
-        if found + len(RULES) - number - 1 < wanted:
+        if contacts + len(RULES) - number - 1 < wanted:
             return False
     return False
 
@@ -262,27 +262,27 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
     stay, start, end = longest
     room = scene.rooms[stay.place]
     spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
-    found = []
+    candidates = []
     for place in sorted(place for place, its_room in scene.rooms.items() if its_room == room and place != stay.place):
         rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
         first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
         times = {"start": instant(start + first), "end": instant(end - last)}
         other = rng.choice([person.id for person in scene.people if person.id != patient])
         stays = (Stay(place=place, status="completed", **times),)
-        found.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
-    return found
+        candidates.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
+    return candidates
 
 
 def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
     """Return the stays of a patient that count, with their start and end within the window."""
     first, last, now = parse_instant(ask.first), parse_instant(ask.last), parse_instant(scene.now)
-    found = []
+    stays = []
     for visit in scene.visits:
         for stay in visit.stays if visit.patient == patient and visit.status in HELD else ():
             start, end = parse_instant(stay.start), parse_instant(stay.end) if stay.end else now
             if stay.status in OCCUPIED and start < last and end > first:
-                found.append((stay, max(start, first), min(end, last)))
-    return found
+                stays.append((stay, max(start, first), min(end, last)))
+    return stays
 
 
 def _is_in_window(request: ContactRequest, scene: WardScene, visit: Visit) -> bool:
@@ -301,9 +301,9 @@ def judge_contacts(
     request: ContactRequest, scene: WardScene, hospital: Hospital, log: EpisodeLog, answer: str
 ) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read the encounters on which it rests."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     overlaps = hospital.overlaps(request.patients[0])
     outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
     records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}

@@ -166,10 +166,10 @@ class _Drawer:
         self._rooms = [place for place in places if place.kind == "ro"]
         self._in_ward = {
             room.part_of: [
-                found
+                location
                 for place in self._rooms
                 if place.part_of == room.part_of
-                for found in (place, *(bed for bed in beds if bed.part_of == place.id))
+                for location in (place, *(bed for bed in beds if bed.part_of == place.id))
             ]
             for room in self._rooms
         }

@@ -115,10 +115,10 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[ContradictionRequest, ...] | None:
-        found: list[ContradictionRequest] = []
+        requests: list[ContradictionRequest] = []
         possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []
         for outcome in outcomes:
-            used = [(request.ask.patient, request.ask.kind) for request in found]
+            used = [(request.ask.patient, request.ask.kind) for request in requests]
             if outcome in (DONE, NOTHING_WRONG):
                 left = [request for request in possible if (request.ask.patient, request.ask.kind) not in used]
                 left = [request for request in left if (request.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
@@ -130,8 +130,8 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
                 request = _unanswerable(scene, next(names, None), measure, kind, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: HistoryScene, world: World) -> list[Resource]:
@@ -164,11 +164,11 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient, found = patients[0], []
+        patient, wrong_records = patients[0], []
         query = {"subject": f"Patient/{patient['id']}", "_count": "200"}
         for kind in KINDS:
-            found += yield from search_all(f"/{kind}", query)
-        records = [*map(parse_history, found)]
+            wrong_records += yield from search_all(f"/{kind}", query)
+        records = [*map(parse_history, wrong_records)]
         history = History(patient["birthDate"], patient["gender"], patient.get("deceasedDateTime", ""), records)
         return outcome_of(ask, history)
 

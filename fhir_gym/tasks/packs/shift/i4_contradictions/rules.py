@@ -101,18 +101,18 @@ class History:
     def _breaks(self, record: HistoryRecord, ignoring: Rule | None) -> set[Rule]:
         """Return the rules that a record breaks by itself, without other procedures."""
         time = _time(record, ignoring)
-        found: set[Rule] = set()
+        broken: set[Rule] = set()
         if time[:10] < self._born:
-            found.add("birth")
+            broken.add("birth")
         if self._died and time > self._died:
-            found.add("death")
+            broken.add("death")
         if record.kind == "Encounter" and record.other_time < record.time:
-            found.add("order")
+            broken.add("order")
         if record.encounter and record.encounter not in self._own:
-            found.add("encounter")
+            broken.add("encounter")
         if record.fact is not None and record.fact.gender not in ("", self._gender):
-            found.add("gender")
-        return found
+            broken.add("gender")
+        return broken
 
 
 def _time(record: HistoryRecord, ignoring: Rule | None) -> str:
@@ -140,10 +140,10 @@ def outcome_of(ask: ContradictionContent, history: History, ignoring: Rule | Non
         history: The records of the patient.
         ignoring: A rule that is not applied.
     """
-    found = history.wrong(ask.kind, ignoring)
-    if not found:
+    wrong = history.wrong(ask.kind, ignoring)
+    if not wrong:
         return NOTHING_WRONG
-    return ", ".join(sorted(record.id for record in found)) if ask.measure == "ids" else str(len(found))
+    return ", ".join(sorted(record.id for record in wrong)) if ask.measure == "ids" else str(len(wrong))
 
 
 def agrees(ask: ContradictionContent, outcome: str, answer: str) -> bool:
@@ -165,7 +165,7 @@ def records_that_would_be_wrong(request: ContradictionRequest, scene: HistorySce
     patient = request.patients[0]
     others = [record for record in scene.records if record.patient != patient and not record.void]
     encounters = [record.id for record in others if record.kind == "Encounter"]
-    found = []
+    candidates = []
     for kind in KINDS:
         if request.ask.kind in ("", kind):
             rng = seeded_random("wrong", patient, request.ask, kind)
@@ -175,8 +175,8 @@ def records_that_would_be_wrong(request: ContradictionRequest, scene: HistorySce
                 start, end = sorted((model.time, model.other_time))
                 wrong = {"time": end, "other_time": start}
             names = {"id": f"wrong-{patient}", "patient": patient}
-            found.append(history_resource(model.model_copy(update={**names, **wrong})))
-    return found
+            candidates.append(history_resource(model.model_copy(update={**names, **wrong})))
+    return candidates
 
 
 def judge_contradictions(
@@ -191,9 +191,9 @@ def judge_contradictions(
         log: What the agent looked up.
         answer: The reported outcome.
     """
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None or history is None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=bool(found))
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None or history is None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=bool(not_found))
     ask = request.ask
     outcome = outcome_of(ask, history)
     if outcome == NOTHING_WRONG:

@@ -207,10 +207,10 @@ def draw_histories(
         patient.id: [drawer.encounter(patient) for _ in range(rng.randint(most["Encounter"] // 2, most["Encounter"]))]
         for patient in patients
     }
-    everywhere = [record.id for found in encounters.values() for record in found]
-    records = [record for found in encounters.values() for record in found]
+    everywhere = [record.id for records_of_patient in encounters.values() for record in records_of_patient]
+    records = [record for records_of_patient in encounters.values() for record in records_of_patient]
     for patient in patients:
-        own = [found.id for found in encounters[patient.id]]
+        own = [record.id for record in encounters[patient.id]]
         for kind in KINDS[1:]:
             count = rng.randint(most[kind] // 2, most[kind])
             records += [drawer.record(patient, kind, own, everywhere) for _ in range(count)]
@@ -279,10 +279,10 @@ class _Drawer:
     def _time(self, patient: Patient) -> str:
         """Draw a time that no other record has: mostly in the last years of life, sometimes near birth or death."""
         while True:
-            found = instant(self._moment(patient))
-            if found not in self._times:
-                self._times.add(found)
-                return found
+            drawn_time = instant(self._moment(patient))
+            if drawn_time not in self._times:
+                self._times.add(drawn_time)
+                return drawn_time
 
     def _moment(self, patient: Patient) -> datetime:
         rng = self._rng
@@ -304,12 +304,12 @@ def history_resources(scene: HistoryScene) -> list[Resource]:
 
 
 def _patient_resource(patient: Patient) -> Resource:
-    found: Resource = {}
+    patient_elements: Resource = {}
     for name, value in patient_resource(patient.person).items():
-        found[name] = value
+        patient_elements[name] = value
         if name == "birthDate" and patient.died:
-            found["deceasedDateTime"] = patient.died
-    return found
+            patient_elements["deceasedDateTime"] = patient.died
+    return patient_elements
 
 
 def history_resource(record: HistoryRecord) -> Resource:

@@ -59,12 +59,12 @@ def _slots_for(request: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSl
     """Return the free slots that a request may ask for; none if it asks for no slot."""
     ask, doctors = request.request.ask, scene.by_schedule()
     if isinstance(ask, BookingContent):
-        found = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
+        suitable = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
         if isinstance(scene, PolicyClinicScene) and len(request.request.patients) == 1:
             values = values_for(ask, scene, scene.library)
             limits = limits_for(values, ask, request.request.patients[0], Calendar.at_start(scene))
-            found = [slot for slot in found if limits and limits.suits(slot.start, slot.minutes)]
-        return found
+            suitable = [slot for slot in suitable if limits and limits.suits(slot.start, slot.minutes)]
+        return suitable
     if isinstance(ask, ChangeContent) and ask.change == "move":
         own = [slot for slot in free if ask.is_with(doctors[slot.schedule].person)]
         return [slot for slot in own if ask.suits(slot.start, slot.minutes)]

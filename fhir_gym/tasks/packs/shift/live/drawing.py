@@ -139,14 +139,14 @@ class LiveDrawing:
 
     def _draw_amendments(self, chosen: Sequence[str]) -> dict[str, list[datetime]]:
         """Draw for each kind the moments at which its policies are amended, all of them far from start and end."""
-        found: dict[str, list[datetime]] = {key: [] for key in chosen}
+        moments: dict[str, list[datetime]] = {key: [] for key in chosen}
         amended = [key for key in chosen if self._kinds[key].has_policies]
         first, last = (round(self._size.minutes * share) for share in _AMENDED)
         possible = [*range(first + -first % _STEP, last + 1, _STEP)]
         for minutes in self._rng.sample(possible, min(self._size.amendments, len(possible))):
             if amended:
-                found[self._rng.choice(amended)].append(self.now + timedelta(minutes=minutes))
-        return found
+                moments[self._rng.choice(amended)].append(self.now + timedelta(minutes=minutes))
+        return moments
 
     def _draw_kind(
         self, kind: RequestKind[Any, Any], count: int, amended_at: tuple[datetime, ...]
@@ -283,8 +283,8 @@ def _organization(id: str, name: str) -> Resource:
 
 def _patients_of(request: DeskRequest) -> tuple[str, ...]:
     """Return the ids of the patients whom a request may mean."""
-    found: tuple[str, ...] = getattr(request.request, "patients", ())
-    return found
+    patients: tuple[str, ...] = getattr(request.request, "patients", ())
+    return patients
 
 
 def _shuffled_groups(rng: random.Random, chosen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -104,9 +104,9 @@ class GoldDesk:
     def _worklist(self) -> Found:
         """Look at the open Tasks and the messages about them."""
         query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
-        found = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
-        tasks = self._open = [task for task in found if task["resourceType"] == "Task"]
-        messages = (task for task in found if task["resourceType"] == "Communication" and "sender" in task)
+        resources = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
+        tasks = self._open = [task for task in resources if task["resourceType"] == "Task"]
+        messages = (task for task in resources if task["resourceType"] == "Communication" and "sender" in task)
         self._messages |= {
             message["basedOn"][0]["reference"]: message["payload"][0]["contentString"]
             for message in messages
@@ -226,8 +226,8 @@ class GoldDesk:
         """Return the answer to the question about a Task; an empty text if none was asked."""
         if task["id"] not in self._asked:
             return ""
-        found = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
-        answers = [communication for communication in found if communication.get("inResponseTo")]
+        communications = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
+        answers = [communication for communication in communications if communication.get("inResponseTo")]
         if not answers:
             return ""
         # If there was nothing else to do, the search for Tasks took until the answer came.
@@ -237,8 +237,8 @@ class GoldDesk:
     def _only_birth_date(self, request: DeskRequest) -> Generator[Action, Json, str]:
         """Return the date of birth of the only patient with a name; an empty text if there are several."""
         patient = request.request.ask.patient
-        found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
-        born = [each["birthDate"] for each in found if has_name(each, patient.given, patient.family)]
+        patients = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
+        born = [each["birthDate"] for each in patients if has_name(each, patient.given, patient.family)]
         return born[0] if len(born) == 1 else ""
 
     def _ask(self, task: Resource, code: str) -> Generator[Action, Json, None]:

@@ -70,9 +70,9 @@ class LiveJudge:
 
     def _counterfactuals(self) -> Iterable[Resource]:
         """Return the counterfactuals of all requests."""
-        found = (counterfactual for asked in self._p.requests for counterfactual in self._counterfactuals_of(asked))
+        records = (counterfactual for asked in self._p.requests for counterfactual in self._counterfactuals_of(asked))
         return {
-            (counterfactual["resourceType"], counterfactual["id"]): counterfactual for counterfactual in found
+            (counterfactual["resourceType"], counterfactual["id"]): counterfactual for counterfactual in records
         }.values()
 
     def _counterfactuals_of(self, desk_request: DeskRequest) -> Iterator[Resource]:
@@ -132,7 +132,7 @@ class LiveJudge:
     def results(self) -> list[Result]:
         """The results in the order of the requests."""
         closings = self._closings
-        found: dict[str, Result] = {}
+        by_request: dict[str, Result] = {}
         for key, kind in self._kinds.items():
             asked = self._p.of_kind(key)
             if asked:
@@ -149,8 +149,10 @@ class LiveJudge:
                     decided = [self._by_time(triple, closings[triple.id], *both) for triple, *both in triples]
                 for request, final in zip(asked, decided, strict=True):
                     judgement = kind.without_added_meaning(final.judgement, self.log)
-                    found[request.id] = self._result(request, replace(final, judgement=judgement), closings[request.id])
-        return [found[request.id] for request in self._p.requests]
+                    by_request[request.id] = self._result(
+                        request, replace(final, judgement=judgement), closings[request.id]
+                    )
+        return [by_request[request.id] for request in self._p.requests]
 
     def _judge(
         self,
@@ -290,8 +292,8 @@ class LiveJudge:
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
         if is_withdrawn:
             alone = not judgement.claimed & self.log.touched and self._left_alone(request, closing)
-            found: Json = "withdrawn" if alone else "changed, although it was withdrawn"
-            return Result(request, alone, left, False, True, 0.0, judgement, found)
+            actual: Json = "withdrawn" if alone else "changed, although it was withdrawn"
+            return Result(request, alone, left, False, True, 0.0, judgement, actual)
         judgement = self._by_withdrawal(request, judgement, closing, first, left=left)
         problem = self._problem(request, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
@@ -302,8 +304,8 @@ class LiveJudge:
         told: dict[str, Json] = {"outcome": closing.outcome if closing else None}
         if closing:
             told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
-        found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
-        return Result(request, right, harmed, late, False, share, judgement, found)
+        actual = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
+        return Result(request, right, harmed, late, False, share, judgement, actual)
 
     def _left_alone(self, request: DeskRequest, closing: Closing | None) -> bool:
         """Whether the Task of a withdrawn request is as it was then, or the agent rejected it as withdrawn."""
@@ -366,8 +368,8 @@ class LiveJudge:
         if self._event("reworded", request) is not None:
             first = first | {"description": request.text}
         last = self.log.at_end(record) or {}
-        found = last.get("output")
-        outputs = found if isinstance(found, list) else []
+        output_after = last.get("output")
+        outputs = output_after if isinstance(output_after, list) else []
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(output, dict) and "modifierExtension" in output for output in outputs):
             changed.add("output")
@@ -413,15 +415,15 @@ class LiveJudge:
     def _events(self) -> Mapping[tuple[str, str], int]:
         """The position of the first event of each kind for each id of a Task, without those that the server refused."""
         tasks = {request.record_update.url: request.id for request in self._p.requests if request.record_update}
-        found: dict[tuple[str, str], int] = {}
+        times: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
             if timed.event and timed.logged.response.status < 300:
                 action = timed.logged.action
                 id = tasks.get(action.url) or action.url.rpartition("/Task/")[2]
                 if action.url == "/Communication":
                     id = json.loads(action.body or "{}")["basedOn"][0]["reference"].removeprefix("Task/")
-                found.setdefault((timed.event, id), number)
-        return found
+                times.setdefault((timed.event, id), number)
+        return times
 
 
 def _told(task: Resource | None) -> tuple[str, str]:

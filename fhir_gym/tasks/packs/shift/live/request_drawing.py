@@ -120,8 +120,8 @@ class RequestDrawing:
     def _person(self, key: str, request: Any) -> Person | None:
         """Return the one patient whom a request names; None if it names nobody, nobody on file or several."""
         ids, people = getattr(request, "patients", ()), getattr(self._scenes[key], "people", ())
-        found = [person for person in people if isinstance(person, Person) and person.id in ids]
-        return found[0] if len(found) == 1 and hasattr(request.ask, "patient") else None
+        matching_people = [person for person in people if isinstance(person, Person) and person.id in ids]
+        return matching_people[0] if len(matching_people) == 1 and hasattr(request.ask, "patient") else None
 
     def _add_namesake(self, key: str, person: Person) -> None:
         """Add a patient with the same name and a date of birth that no patient of this name has."""

@@ -171,8 +171,8 @@ class LiveSimulation(Simulation):
 
     def _book(self, booking: ColleagueBooking) -> None:
         for slot, practitioner in booking.choices:
-            found = self._session.read("Slot", slot.id)
-            if status_of(found) == "free" and found is not None:
+            stored = self._session.read("Slot", slot.id)
+            if status_of(stored) == "free" and stored is not None:
                 actors = (f"Patient/{booking.patient}", f"Practitioner/{practitioner}")
                 appointment = {
                     "resourceType": "Appointment",
@@ -183,7 +183,7 @@ class LiveSimulation(Simulation):
                     "participant": [{"actor": {"reference": actor}, "status": "accepted"} for actor in actors],
                 }
                 self._send("colleague booked", Post("/Appointment", appointment))
-                self._send("colleague booked", Put(f"/Slot/{slot.id}", _written(found) | {"status": "busy"}))
+                self._send("colleague booked", Put(f"/Slot/{slot.id}", _written(stored) | {"status": "busy"}))
                 return
 
     def _listen(self, response: Response) -> None:

@@ -92,8 +92,10 @@ def question_of(communication: Resource, base_url: str) -> tuple[str, str] | Non
     The code is an empty text if the Communication is about a Task but has no known code.
     """
     based_on = communication.get("basedOn")
-    found = (parse_reference(reference, base_url) for reference in (based_on if isinstance(based_on, list) else []))
-    task = next((name[1] for name in found if name and name[0] == "Task"), None)
+    references = (
+        parse_reference(reference, base_url) for reference in (based_on if isinstance(based_on, list) else [])
+    )
+    task = next((name[1] for name in references if name and name[0] == "Task"), None)
     if task is None or communication.get("inResponseTo"):
         return None
     told = {*_words(communication.get("reasonCode"))}

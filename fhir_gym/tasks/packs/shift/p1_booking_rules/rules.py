@@ -232,9 +232,9 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
     @override
     def rightly_declined(self, number: int, answer: str) -> bool:
         request = self.requests[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         ask, patient = request.ask, request.patients[0]
         booked = coming(self.start, ask, patient)
         if booked:

@@ -194,8 +194,8 @@ class OrderSet:
 
     def settled_dose(self, kg: float, creatinine: float) -> int | None:
         """Return the dose; None if a value is close to a limit or a rounding step."""
-        found = {self.dose(kg * weight, creatinine * other) for weight, other in _FACTORS}
-        return found.pop() if len(found) == 1 else None
+        doses = {self.dose(kg * weight, creatinine * other) for weight, other in _FACTORS}
+        return doses.pop() if len(doses) == 1 else None
 
 
 _FACTORS = (
@@ -336,10 +336,10 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
     @cached_property
     def _orders(self) -> dict[str, list[str]]:
         """References to the orders of the scene by the id of the patient."""
-        found: dict[str, list[str]] = {}
+        orders: dict[str, list[str]] = {}
         for order in self.scene.orders:
-            found.setdefault(order.patient, []).append(f"{self._rules.items[order.item].resource_type}/{order.id}")
-        return found
+            orders.setdefault(order.patient, []).append(f"{self._rules.items[order.item].resource_type}/{order.id}")
+        return orders
 
     @override
     def orders_before(self, patient: str, write: int) -> Iterator[EarlierOrder]:

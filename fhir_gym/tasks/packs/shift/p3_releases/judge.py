@@ -45,7 +45,7 @@ class ReleaseJudge:
     @cached_property
     def _new(self) -> dict[str, tuple[str, Resource]]:
         """The Communications that the agent created for patients of the scene, each with its patient."""
-        found: dict[str, tuple[str, Resource]] = {}
+        created: dict[str, tuple[str, Resource]] = {}
         for write in self._log.writes_of_agent:
             if (
                 write.resource_type == "Communication"
@@ -53,24 +53,24 @@ class ReleaseJudge:
                 and not self._log.at_start(write.record)
             ):
                 known = patients_of(write.after, self._base_url) & self._scene.charts.keys()
-                patient = next(iter(sorted(known)), found.get(write.record, ("",))[0])
+                patient = next(iter(sorted(known)), created.get(write.record, ("",))[0])
                 if patient:
-                    found[write.record] = patient, write.after
-        return found
+                    created[write.record] = patient, write.after
+        return created
 
     @cached_property
     def _claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
-        found: list[set[str]] = [set() for _ in self._requests]
+        claimed: list[set[str]] = [set() for _ in self._requests]
         for record, (patient, made) in self._new.items():
             mine = [
                 n for n, request in enumerate(self._requests) if patient.removeprefix("Patient/") in request.patients
             ]
             if mine:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
-                best = min(mine, key=lambda n: (-self._fit(n, made), bool(found[n]), self._answers[n] != DONE, n))
-                found[best].add(record)
-        return [frozenset(records) for records in found]
+                best = min(mine, key=lambda n: (-self._fit(n, made), bool(claimed[n]), self._answers[n] != DONE, n))
+                claimed[best].add(record)
+        return [frozenset(records) for records in claimed]
 
     def _fit(self, number: int, made: Resource) -> int:
         """Return how many of recipient, department and purpose of a Communication are those of a request."""
@@ -97,9 +97,9 @@ class ReleaseJudge:
         for moment, releases in moments:
             chart = chart_at(log, self._scene.charts[patient], moment)
             states = (log.before(release, moment or end) for release in releases)
-            found = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
-            if found not in charts:
-                charts.append(found)
+            chart_then = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
+            if chart_then not in charts:
+                charts.append(chart_then)
         return charts
 
     def _judge_one(self, number: int) -> Judgement:
@@ -130,15 +130,15 @@ class ReleaseJudge:
                 for other in others
             ):
                 problems.append({"category": made.get("category")})
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
-        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
+        actual: Json = [*problems, answer] if problems or answer != DONE else answer
+        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, actual, claimed)
 
     def _declined(self, number: int, answer: str, release: Release, decisions: Sequence[Decision]) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request = self._requests[number]
-        found = patient_not_found(request, self._scene.people, self._log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self._scene.people, self._log, answer)
+        if not_found is not None:
+            return not_found
         return any(
             answer == decision.outcome != DONE and self._knows(request.patients[0], release, decision)
             for decision in decisions

@@ -209,8 +209,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         release, patient = release_of(request.ask, scene, values), request.patients[0]
         permit, document = release.permit(patient, scene), release.missing_document(patient, scene)
         # If the agent has not made an earlier release, a request that was already done may end in any other way.
-        found = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
-        return found.get(request.outcome, [permit, document])
+        records = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
+        return records.get(request.outcome, [permit, document])
 
     @override
     def judge(
@@ -285,9 +285,9 @@ class _Chooser:
             fitting = (
                 ask for mistake in mistakes for ask in asks if not patient or self._matters(ask, patient, mistake)
             )
-            if found := next(fitting, None):
+            if content := next(fitting, None):
                 aimed = target_among(ids, self._scene.people)
-                return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
+                return ReleaseRequest(ask=content, outcome=outcome, patients=ids, **aimed)
         return None
 
     def _asks(self, name: Named) -> Iterator[ReleaseContent]:

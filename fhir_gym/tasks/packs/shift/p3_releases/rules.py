@@ -313,8 +313,8 @@ def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
 
 
 def _terms(consent: Resource, base_url: str) -> Terms:
-    found = consent.get("provision")
-    provision = found if isinstance(found, dict) else {}
+    terms = consent.get("provision")
+    provision = terms if isinstance(terms, dict) else {}
     actors = (actor.get("reference") for actor in _list(provision.get("actor")) if isinstance(actor, dict))
     parsed = (parse_reference(actor, base_url) for actor in actors)
     return Terms(

@@ -129,9 +129,9 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     ) -> tuple[CriticalRequest, ...] | None:
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.tasks_due)
-        found: list[CriticalRequest] = []
+        requests: list[CriticalRequest] = []
         for outcome in outcomes:
-            used = [request.ask.department for request in found]
+            used = [request.ask.department for request in requests]
             left = [department for department in scene.departments if department.service.display not in used]
             bounds = (low, high) if outcome == DONE else (0, 0)
             possible = {department: asks for department in left if (asks := _possible(rng, scene, department, bounds))}
@@ -141,8 +141,8 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
             ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
             qualifying = tuple(f"Organization/{department.id}" for department in possible)
             target = f"Organization/{chosen.id}"
-            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
-        return tuple(found)
+            requests.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
+        return tuple(requests)
 
     @override
     def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
@@ -171,13 +171,13 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         organization = f"Organization/{department['id']}"
         values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(given, now))
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
-        found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
+        resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {
             encounter["id"]: date.fromisoformat(encounter["birthDate"])
-            for encounter in found
+            for encounter in resources
             if encounter["resourceType"] == "Patient"
         }
-        results = [parse_result(encounter) for encounter in found if encounter["resourceType"] == "Observation"]
+        results = [parse_result(encounter) for encounter in resources if encounter["resourceType"] == "Observation"]
         critical = [result for result in results if is_new_and_critical(result, ask, values, born[result.patient])]
         if critical:
             query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{result.id}" for result in critical)}
@@ -203,13 +203,13 @@ def _possible(
     now = parse_instant(scene.now)
     results = scene.results_of[department.id]
     due = results_due(scene, _ask(department, max(_HOURS), now), now)
-    found: list[CriticalContent] = []
+    contents: list[CriticalContent] = []
     for hours in rng.sample(_HOURS, len(_HOURS)):
         ask = _ask(department, hours, now)
         new = [result for result in results if result.issued > ask.since]
         if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(result.id in due for result in new) <= bounds[1]:
-            found.append(ask)
-    return found
+            contents.append(ask)
+    return contents
 
 
 def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
@@ -220,12 +220,12 @@ def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
 def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
     """Return the first request about a department whose result the most of the mistakes would change."""
     earliest = min(asks, key=lambda ask: ask.since)
-    found = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
+    by_mistake = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
 
     def changed(ask: CriticalContent) -> int:
         due = {
             mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
-            for mistake, all in found.items()
+            for mistake, all in by_mistake.items()
         }
         return sum(due[mistake] != due[""] for mistake in mistakes)
 
@@ -246,8 +246,8 @@ def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
     """Look up the departments of a hospital by their names."""
-    found = yield from search_all("/Organization", {"name": place})
-    hospital = next(organization for organization in found if organization["name"] == place)
+    organizations = yield from search_all("/Organization", {"name": place})
+    hospital = next(organization for organization in organizations if organization["name"] == place)
     parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
     return {part["name"]: part for part in parts}
 

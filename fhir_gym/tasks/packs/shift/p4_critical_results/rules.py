@@ -218,13 +218,13 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         """The ids of the results by the references to the Tasks that the agent created and left."""
         old = {name_of(task) for task in self.scene.tasks}
         written = {write.record for write in self.log.writes_of_agent if write.resource_type == "Task"}
-        found: dict[str, str] = {}
+        tasks: dict[str, str] = {}
         for record in sorted(written - old):
             states = [self.log.at_end(record), *(write.after for write in self.log.writes_on(record))]
             about = next((result for state in states if state for result in self._results_of(state)), "")
             if about:
-                found[record] = about
-        return found
+                tasks[record] = about
+        return tasks
 
     def _results_of(self, task: Resource) -> Iterator[str]:
         """Yield the id of the result that a Task is about."""

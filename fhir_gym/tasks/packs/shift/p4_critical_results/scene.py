@@ -298,19 +298,19 @@ class CriticalScene(Params):
     def results_of(self) -> dict[str, list[StayResult]]:
         """The results by the id of the department."""
         departments = {stay["id"]: target_id(stay["serviceProvider"]) for stay in self.stays}
-        found: dict[str, list[StayResult]] = {department.id: [] for department in self.departments}
+        results: dict[str, list[StayResult]] = {department.id: [] for department in self.departments}
         for result in self.results:
-            found[departments[result.stay]].append(result)
-        return found
+            results[departments[result.stay]].append(result)
+        return results
 
     @cached_property
     def roles_on_call(self) -> dict[str, list[Resource]]:
         """The active roles of the practitioners on call, by the id of the department."""
-        found: dict[str, list[Resource]] = {department.id: [] for department in self.departments}
+        roles: dict[str, list[Resource]] = {department.id: [] for department in self.departments}
         for role in self.roles:
             if role["active"] and role["code"] == [ON_CALL.concept]:
-                found[target_id(role["organization"])].append(role)
-        return found
+                roles[target_id(role["organization"])].append(role)
+        return roles
 
 
 def target_id(reference: Resource) -> str:
@@ -347,12 +347,12 @@ def _department(department: Department, place: str) -> Resource:
 def result_of_stay(result: StayResult) -> Resource:
     """Build the Observation of a result."""
     observation = observation_of(result, CRITICAL_TESTS[TEST_OF[result.code]].analytes[result.code])
-    found: dict[str, Json] = {}
+    values: dict[str, Json] = {}
     for name, value in observation.items():
-        found[name] = value
+        values[name] = value
         if name == "subject":
-            found["encounter"] = reference("Encounter", result.stay)
-    return found
+            values["encounter"] = reference("Encounter", result.stay)
+    return values
 
 
 def draw_hospital(
@@ -391,7 +391,7 @@ def draw_hospital(
     patients = [_with_age(rng, world, patient) for patient in draw_patients(rng, world, ids, people, 1)]
     stays = [_stay(rng, ids, world.now, offered, patient) for patient in patients]
     shares = {department.id: rng.choice(_REMARKABLE) for department in offered}
-    found = [
+    stay_results = [
         result
         for stay in stays
         for result in _results(rng, world, ids, stay, rng.choice(results), shares[target_id(stay["serviceProvider"])])
@@ -407,8 +407,8 @@ def draw_hospital(
         roles=tuple(rng.sample(roles, len(roles))),
         people=tuple(patients),
         stays=tuple(stays),
-        results=tuple(found),
-        tasks=tuple(_tasks(rng, ids, found, [practitioner.id for practitioner in staff], stays_handled)),
+        results=tuple(stay_results),
+        tasks=tuple(_tasks(rng, ids, stay_results, [practitioner.id for practitioner in staff], stays_handled)),
         library=draw_library(rng, ids, world.now, (CRITICAL,), chosen, documents, soon=amended_at),
         tasks_due=tasks_due,
     )

@@ -85,10 +85,10 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     ) -> tuple[BookingRequest, ...] | None:
         calendar = Calendar.at_start(scene)
         names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
-        found: list[BookingRequest] = []
+        requests: list[BookingRequest] = []
 
         def add(outcome: str, *, depends: bool) -> bool:
-            used = [request.ask.patient for request in found]
+            used = [request.ask.patient for request in requests]
             left = [name for name in names[outcome] if name not in used]
             mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
             tried = left if depends else left[:_MOST_TRIED]
@@ -99,14 +99,14 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
                 request = next((request for request in drawn if request is not None), None)
             if request is None:
                 return False
-            found.append(request)
+            requests.append(request)
             if outcome == DONE:
                 slot = best_slot(calendar, request.ask, request.patients[0])
                 assert slot is not None
                 calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
             return True
 
-        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:

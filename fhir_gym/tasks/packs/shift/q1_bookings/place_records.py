@@ -86,11 +86,15 @@ def look_up_place(name: str) -> Generator[Action, Json, PlaceRecords]:
     """Look up a place, its schedules and their practitioners."""
     places = yield from search_all("/Location", {"name": name})
     place = next(f"Location/{place['id']}" for place in places if place.get("name") == name)
-    found = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
+    resources = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
     practitioners = {
-        f"Practitioner/{schedule['id']}": schedule for schedule in found if schedule["resourceType"] == "Practitioner"
+        f"Practitioner/{schedule['id']}": schedule
+        for schedule in resources
+        if schedule["resourceType"] == "Practitioner"
     }
-    schedules = {f"Schedule/{schedule['id']}": schedule for schedule in found if schedule["resourceType"] == "Schedule"}
+    schedules = {
+        f"Schedule/{schedule['id']}": schedule for schedule in resources if schedule["resourceType"] == "Schedule"
+    }
     by_schedule = {
         name: practitioners[actor["reference"]]
         for name, schedule in schedules.items()

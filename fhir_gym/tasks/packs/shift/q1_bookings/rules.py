@@ -161,9 +161,9 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
     def rightly_declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request = self.requests[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         booked = coming(self.start, request.ask, request.patients[0])
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)

@@ -94,13 +94,13 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         dependent: int | None = None,
     ) -> tuple[ChangeRequest, ...] | None:
         calendar = Calendar.at_start(scene)
-        found: list[ChangeRequest] = []
+        requests: list[ChangeRequest] = []
         chained = dependent is None
 
         def add(outcome: str, *, depends: bool) -> bool:
             nonlocal chained
-            used = [request.ask.patient for request in found]
-            moves = sum(request.ask.change == "move" for request in found)
+            used = [request.ask.patient for request in requests]
+            moves = sum(request.ask.change == "move" for request in requests)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
             if outcome == DONE and not chained:
                 kinds.remove("missed")  # it frees no slot
@@ -117,12 +117,12 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             if request is None:
                 return False
             chained |= depends
-            found.append(request)
+            requests.append(request)
             if outcome == DONE:
                 _apply(request, calendar)
             return True
 
-        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
@@ -161,10 +161,12 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             known[doctor] = yield from _practitioner_and_schedule(ask)
         practitioner, schedule = known[doctor]
         query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
-        found = yield from search_all("/Appointment", query)
-        mine = [appointment for appointment in found if appointment["resourceType"] == "Appointment"]
+        appointments = yield from search_all("/Appointment", query)
+        mine = [appointment for appointment in appointments if appointment["resourceType"] == "Appointment"]
         slots = {
-            f"Slot/{appointment['id']}": appointment for appointment in found if appointment["resourceType"] == "Slot"
+            f"Slot/{appointment['id']}": appointment
+            for appointment in appointments
+            if appointment["resourceType"] == "Slot"
         }
         meant = [
             appointment
@@ -188,8 +190,8 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
         others = [slot for slot in mine if slot["status"] in OCCUPIED and slot["id"] != appointment["id"]]
         for _ in range(MOST_BOOKINGS):
-            found = yield from search_all("/Slot", free)
-            long = [slot for slot in found if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
+            appointments = yield from search_all("/Slot", free)
+            long = [slot for slot in appointments if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
             fitting = [slot for slot in long if ask.suits(slot["start"], minutes_of(slot))]
             if not fitting:
                 break
@@ -294,10 +296,10 @@ def _apply(request: ChangeRequest, calendar: Calendar) -> None:
 def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:
     """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
-    found = yield from search_all("/Schedule", query)
-    people = [schedule for schedule in found if schedule["resourceType"] == "Practitioner"]
+    resources = yield from search_all("/Schedule", query)
+    people = [schedule for schedule in resources if schedule["resourceType"] == "Practitioner"]
     practitioner = next(f"Practitioner/{person['id']}" for person in people if has_name(person, ask.given, ask.family))
-    schedules = [schedule for schedule in found if schedule["resourceType"] == "Schedule"]
+    schedules = [schedule for schedule in resources if schedule["resourceType"] == "Schedule"]
     return practitioner, next(
         f"Schedule/{schedule['id']}" for schedule in schedules if practitioner in _references(schedule["actor"])
     )

@@ -211,9 +211,9 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
     def _declined(self, number: int) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request, answer = self.requests[number], self.answers[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         visit = self._visit(request)
         if visit is None:
             (supposed,) = missing_visit(request, self.scene)

@@ -174,14 +174,14 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
 
     @override
     def counterfactuals(self, request: RegistrationRequest, scene: RegistryScene) -> list[Resource]:
-        found: list[Resource] = []
+        records: list[Resource] = []
         if request.ask.parent and not request.parents:
-            found.append(absent_parent(request, scene))
+            records.append(absent_parent(request, scene))
         if request.insurer and not request.accepted:
-            found.append(missing_contract(request, scene))
+            records.append(missing_contract(request, scene))
         if len(request.parents) == 1 and not request.covered:
-            found.append(missing_insurance(request, scene))
-        return found
+            records.append(missing_insurance(request, scene))
+        return records
 
 
 def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]:
@@ -245,13 +245,13 @@ class _RequestSampler:
 
     def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
         """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
-        found = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
-        if not found:
+        candidates = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
+        if not candidates:
             return None
-        parents = [self._on_file(parent) for _, parent, _ in found]  # a patient may have two names
+        parents = [self._on_file(parent) for _, parent, _ in candidates]  # a patient may have two names
         chosen = self._rng.choice(list(dict.fromkeys(parents)))
         return self._rng.choice(
-            [insured_parent for insured_parent, parent in zip(found, parents, strict=True) if parent == chosen]
+            [insured_parent for insured_parent, parent in zip(candidates, parents, strict=True) if parent == chosen]
         )
 
     def _on_file(self, parent: Named) -> Named | str:
@@ -262,8 +262,8 @@ class _RequestSampler:
     def _insured_parents(self, outcome: str) -> list[tuple[Family, Named, str]]:
         """Return the parents with whom a new child has an outcome, rather those whom no request names yet."""
         named = {request.ask.parent for request in self.requests}
-        found = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
-        return [insured_parent for insured_parent in found if insured_parent[1] not in named] or found
+        candidates = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
+        return [insured_parent for insured_parent in candidates if insured_parent[1] not in named] or candidates
 
     def _draw(
         self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None

@@ -175,9 +175,9 @@ class Registry:
 
     def insurance(self, patient: str, insurer: str | None = None) -> Resource | None:
         """Return the Coverage that started last, then the one with the lower id; None if there is none."""
-        found = self.insurances(patient, insurer)
-        latest = max((bound_of(insurance, "start") for insurance in found), default="")
-        last = [insurance for insurance in found if bound_of(insurance, "start") == latest]
+        insurances = self.insurances(patient, insurer)
+        latest = max((bound_of(insurance, "start") for insurance in insurances), default="")
+        last = [insurance for insurance in insurances if bound_of(insurance, "start") == latest]
         return min(last, key=lambda insurance: str(insurance["id"]), default=None)
 
     def _covers(self, coverage: Resource, patient: str, insurer: str | None) -> bool:
@@ -190,8 +190,8 @@ class Registry:
 
     def _id(self, value: Json) -> str:
         """Return the id to which a Reference points; empty for another value."""
-        found = parse_reference(value, self.base_url)
-        return found[1] if found else ""
+        reference = parse_reference(value, self.base_url)
+        return reference[1] if reference else ""
 
 
 def _includes(record: Resource, day: str) -> bool:

@@ -109,10 +109,10 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.writes)
         possible = [*_absences(scene)]
-        found: list[AbsenceRequest] = []
+        requests: list[AbsenceRequest] = []
         given: list[ClinicSlot] = []
         for outcome in outcomes:
-            away = {request.schedule for request in found}
+            away = {request.schedule for request in requests}
             left = [request for request in rng.sample(possible, len(possible)) if request.schedule not in away]
             left = [request for request in left if not any(_is_away(slot, request) for slot in given)]
             mistakes = rng.sample(MISTAKES, _MISTAKES)
@@ -122,15 +122,15 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
             request = None
             if outcome == DONE and given and rng.random() < _COMPETING:
                 request = sampler.choose(
-                    [request for request in left if any(_compete(request, other, scene) for other in found)]
+                    [request for request in left if any(_compete(request, other, scene) for other in requests)]
                 )
             request = request or sampler.choose(left)
             if request is None:
                 return None
-            found.append(request)
+            requests.append(request)
             slots = AbsenceCalendar(calendar, scene, request).clear().values()
             given += [slot for slot in slots if slot]
-        return tuple(found)
+        return tuple(requests)
 
     @override
     def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
@@ -164,10 +164,10 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         )
         away = f"Practitioner/{doctor['id']}"
         query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
-        found = yield from search_all("/Appointment", query)
+        appointments = yield from search_all("/Appointment", query)
         moving = [
             appointment
-            for appointment in found
+            for appointment in appointments
             if appointment["status"] in MOVABLE and ask.covers(appointment["start"])
         ]
         service = _service(place.schedules[schedule])

@@ -151,13 +151,13 @@ class AbsenceCalendar:
 
     def clear(self, mistake: str = "") -> dict[str, ClinicSlot | None]:
         """Handle the absence, and return the new slots of the appointments."""
-        found: dict[str, ClinicSlot | None] = {}
+        right_slots: dict[str, ClinicSlot | None] = {}
         for id in self.appointments(mistake):
-            found[id] = self.new_slot(id, mistake)
-            self.move(id, found[id])
+            right_slots[id] = self.new_slot(id, mistake)
+            self.move(id, right_slots[id])
         for slot in self.free_slots():
             self.calendar.status[slot] = CLOSED
-        return found
+        return right_slots
 
 
 def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[Resource]:
@@ -215,19 +215,19 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
                 self.log.lookups_of(supposed_record) for supposed_record in supposed
             )
             return self.declined(number, right, claimed, harmed=bool(surplus))
-        found = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
-        return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
+        record_verdicts = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
+        return judge_sweep(record_verdicts, outcome=DONE, answer=answer, claimed=claimed)
 
     @cached_property
     def _firsts(self) -> list[int]:
         """For each request, the number of the agent's first write for it."""
-        found: list[int] = []
+        numbers: list[int] = []
         for request in self.requests:
             slots = {slot.id for slot in self.scene.slots if self._is_in(slot, request)}
             visits = {f"Appointment/{visit.id}" for visit in self.scene.visits if visit.slot.id in slots}
             slots |= {id for visit in visits for id in self._slots_given(visit)}
-            found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
-        return found
+            numbers.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
+        return numbers
 
     def _first_of(self, records: Collection[str]) -> int:
         """Return the number of the agent's first write on some records; the number of all writes if there is none."""
@@ -297,11 +297,13 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         calendars = [
             self._in_order(number, place, calendar) for calendar in (met, self._after_earlier_requests(number))
         ]
-        found = [AbsenceCalendar(calendar, self.scene, self.requests[number]).new_slot(id) for calendar in calendars]
+        new_slots = [
+            AbsenceCalendar(calendar, self.scene, self.requests[number]).new_slot(id) for calendar in calendars
+        ]
         slots = self._without_mistakes[number]
         if id in slots and ((slot := slots[id]) is None or calendars[0].status[slot.id] == "free"):
-            found.append(slot)
-        return found
+            new_slots.append(slot)
+        return new_slots
 
     def _after_earlier_requests(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them.

@@ -69,12 +69,12 @@ class AbsenceScene(ClinicScene):
     @cached_property
     def offered(self) -> dict[str, tuple[ClinicSlot, ...]]:
         """The slots at the place by the code of their service, in the order of the rules."""
-        found: dict[str, list[ClinicSlot]] = {}
+        by_schedule: dict[str, list[ClinicSlot]] = {}
         services = {practitioner.schedule: practitioner.service.code for practitioner in self.staff}
         for slot in self.slots_in_order:
             if slot.schedule in services:
-                found.setdefault(services[slot.schedule], []).append(slot)
-        return {code: tuple(slots) for code, slots in found.items()}
+                by_schedule.setdefault(services[slot.schedule], []).append(slot)
+        return {code: tuple(slots) for code, slots in by_schedule.items()}
 
     def service_of(self, schedule: str) -> str:
         """Return the code of the service of a schedule."""
@@ -135,13 +135,15 @@ def _with_namesakes(
     rng: random.Random, world: World, staff: Sequence[Practitioner], count: int
 ) -> tuple[Practitioner, ...]:
     """Give some practitioners the family names of others."""
-    found = list(staff)
+    all_staff = list(staff)
     places = rng.sample(range(len(staff)), 2 * count)
     for place, other in zip(places[:count], places[count:], strict=True):
-        person, family = found[place].person, found[other].person.family
-        if person.given != found[other].person.given and is_new_name(world, "Practitioner", person.given, family):
-            found[place] = found[place].model_copy(update={"person": person.model_copy(update={"family": family})})
-    return tuple(found)
+        person, family = all_staff[place].person, all_staff[other].person.family
+        if person.given != all_staff[other].person.given and is_new_name(world, "Practitioner", person.given, family):
+            all_staff[place] = all_staff[place].model_copy(
+                update={"person": person.model_copy(update={"family": family})}
+            )
+    return tuple(all_staff)
 
 
 def _blocked(rng: random.Random, clinic: ClinicScene) -> tuple[list[ClinicSlot], list[Visit]]:
@@ -170,7 +172,7 @@ def _filled(
     rng: random.Random, ids: IdAllocator, clinic: ClinicScene, slots: Sequence[ClinicSlot], visits: Sequence[Visit]
 ) -> tuple[list[ClinicSlot], list[Visit]]:
     """Add appointments in coming slots, some of them cancelled."""
-    found, used = list(visits), {visit.slot.id for visit in visits}
+    all_visits, used = list(visits), {visit.slot.id for visit in visits}
     own: dict[str, list[ClinicSlot]] = {person.id: [] for person in clinic.people}
     for visit in visits:
         own[visit.patient].append(visit.slot)
@@ -185,10 +187,10 @@ def _filled(
             continue
         own[patient].append(slot)
         status = rng.choice(("booked", "booked", "pending")) if booked else rng.choice(_ENDED)
-        found.append(Visit(id=ids.new("Appointment"), patient=patient, slot=slot, status=status))
+        all_visits.append(Visit(id=ids.new("Appointment"), patient=patient, slot=slot, status=status))
         statuses[slot.id] = "busy" if booked else slot.status
     final = {slot.id: _with_status(slot, statuses.get(slot.id, slot.status)) for slot in slots}
-    return list(final.values()), [visit.model_copy(update={"slot": final[visit.slot.id]}) for visit in found]
+    return list(final.values()), [visit.model_copy(update={"slot": final[visit.slot.id]}) for visit in all_visits]
 
 
 def _with_status(slot: ClinicSlot, status: str) -> ClinicSlot:
@@ -203,17 +205,18 @@ def absence_resources(scene: AbsenceScene, world: World) -> list[Resource]:
         "slots": tuple(slot for slot in scene.slots if slot.schedule not in scene.elsewhere),
         "visits": tuple(visit for visit in scene.visits if visit.slot.schedule not in scene.elsewhere),
     }
-    found = clinic_resources(scene.model_copy(update=here), world)
-    found.append(location_resource(scene.other_place, scene.other_name))
-    found += [schedule_resource(doctors[schedule], scene.other_place, world) for schedule in scene.elsewhere]
-    found += [slot_resource(slot) for slot in scene.slots if slot.schedule in scene.elsewhere]
-    found += [
+    resources = clinic_resources(scene.model_copy(update=here), world)
+    resources.append(location_resource(scene.other_place, scene.other_name))
+    resources += [schedule_resource(doctors[schedule], scene.other_place, world) for schedule in scene.elsewhere]
+    resources += [slot_resource(slot) for slot in scene.slots if slot.schedule in scene.elsewhere]
+    resources += [
         appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.other_place)
         for visit in scene.visits
         if visit.slot.schedule in scene.elsewhere
     ]
     return [
-        _with_priority(resource, scene) if resource["resourceType"] == "Appointment" else resource for resource in found
+        _with_priority(resource, scene) if resource["resourceType"] == "Appointment" else resource
+        for resource in resources
     ]
 
 

@@ -102,16 +102,16 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         sites = {site.name: _SiteRequests(site, scene) for site in scene.sites}
         possible = [ask for site in sites.values() for ask in site.asks]
         organizations = tuple(site.organization for site in sites.values())
-        found: list[MergeRequest] = []
+        requests: list[MergeRequest] = []
         for outcome in outcomes:
-            earlier = [request.ask for request in found]
+            earlier = [request.ask for request in requests]
             left = rng.sample(possible, len(possible))
             if rng.random() < _RELATED:
                 left.sort(key=lambda ask: not any(ask.overlaps(other) for other in earlier))
             ask = next((merge for merge in left if sites[merge.site].fit(merge, earlier, outcome)), None)
             if ask is None:
                 return None
-            found.append(
+            requests.append(
                 MergeRequest(
                     ask=ask,
                     outcome=outcome,
@@ -121,7 +121,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
                     qualifying=organizations,
                 )
             )
-        return tuple(found)
+        return tuple(requests)
 
     @override
     def resources(self, scene: DuplicatesScene, world: World) -> list[Resource]:
@@ -157,12 +157,12 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
 
 def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:
     """Look up the records that refer to some patients."""
-    found: dict[str, Resource] = {}
+    records: dict[str, Resource] = {}
     listed = ",".join(patients)
     for resource_type, name in _SEARCHES:
         for resource in (yield from search_all(f"/{resource_type}", {name: listed, "_count": "200"})):
-            found[f"{resource_type}/{resource['id']}"] = resource
-    return [*found.values()]
+            records[f"{resource_type}/{resource['id']}"] = resource
+    return [*records.values()]
 
 
 class _SiteRequests:
@@ -174,7 +174,9 @@ class _SiteRequests:
             record for record in scene.records if is_covered(record, self.organization, MergeContent(site=site.name))
         ]
         names = {name_of(patient) for patient in self._patients}
-        self._referring = [(found, record) for record in scene.records if (found := references_in(record) & names)]
+        self._referring = [
+            (referred, record) for record in scene.records if (referred := references_in(record) & names)
+        ]
         years = sorted({patient["birthDate"][:4] for patient in self._patients})
         limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
         self.asks = [MergeContent(site=site.name, **limit) for limit in limits]
@@ -183,13 +185,13 @@ class _SiteRequests:
     def _due(self) -> list[tuple[str, set[str]]]:
         """For the records of each person on file more than once: the date of birth, and the records that change."""
         merge = self._merge([*self._patients, *(resource for _, resource in self._referring)], self.asks[0])
-        found = []
+        records = []
         for group in merge.groups:
             names = {name_of(resource) for resource in group}
             moved = names - {name_of(merge.kept(group))}
             changed = {name_of(resource) for patients, resource in self._referring if patients & moved}
-            found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
-        return found
+            records.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
+        return records
 
     def fit(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> bool:
         """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it.
@@ -215,7 +217,7 @@ class _SiteRequests:
             return False
         patients = [patient for patient in self._patients if request.covers(patient["birthDate"])]
         names = {name_of(patient) for patient in patients}
-        records = [*patients, *(resource for found, resource in self._referring if found & names)]
+        records = [*patients, *(resource for referred, resource in self._referring if referred & names)]
         needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
         right = self._merge(records, ask).changes
         wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)

@@ -133,8 +133,8 @@ class Merge:
                 group_of[place] |= group_of[other]
                 for number in group_of[place]:
                     group_of[number] = group_of[place]
-        found = {min(group): group for group in group_of.values() if len(group) > 1}
-        return [[filed[number].patient for number in sorted(group)] for group in found.values()]
+        by_first = {min(group): group for group in group_of.values() if len(group) > 1}
+        return [[filed[number].patient for number in sorted(group)] for group in by_first.values()]
 
     def _alike(self, filed: _Filed, other: _Filed) -> bool:
         return (
@@ -164,12 +164,12 @@ class Merge:
     @cached_property
     def _visits(self) -> dict[str, str]:
         """The start of the latest appointment that took place, for each patient."""
-        found: dict[str, str] = {}
+        visits: dict[str, str] = {}
         for record in self._records:
             if record.get("resourceType") == "Appointment" and record.get("status") == "fulfilled":
                 for patient in references_in(record, self._base):
-                    found[patient] = max(found.get(patient, ""), str(record.get("start")))
-        return found
+                    visits[patient] = max(visits.get(patient, ""), str(record.get("start")))
+        return visits
 
     def kept(self, group: Sequence[Resource]) -> Resource:
         """Return the record of a person that is kept."""
@@ -202,13 +202,13 @@ class Merge:
                     "active": False,
                     "link": [*items(resource.get("link")), link],
                 }
-        found: dict[str, Resource] = {}
+        changed: dict[str, Resource] = {}
         for record in self._records:
             if (self._flaw == "status" or is_open(record, self._today)) and moved.keys() & references_in(
                 record, self._base
             ):
-                found[name_of(record)] = redirected(record, moved, self._base)
-        return found | patients
+                changed[name_of(record)] = redirected(record, moved, self._base)
+        return changed | patients
 
 
 def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url: str = "") -> bool:

@@ -194,7 +194,7 @@ class DuplicatesSceneSampler:
         if rng.random() < 0.5:
             identifiers.append({"use": "secondary", "system": MEMBER, "value": member})
         at = site if rng.random() < 0.88 else rng.choice(self._sites)
-        found: Resource = {
+        elements: Resource = {
             "resourceType": "Patient",
             "id": person.id,
             "identifier": identifiers,
@@ -203,7 +203,7 @@ class DuplicatesSceneSampler:
             "telecom": telecom,
             "managingOrganization": reference("Organization", at.id),
         }
-        return {name: value for name, value in found.items() if value != []}
+        return {name: value for name, value in elements.items() if value != []}
 
     def _names(self, given: str, family: str, former: str) -> list[Json]:
         """Draw what a record says about a person who has changed the name."""

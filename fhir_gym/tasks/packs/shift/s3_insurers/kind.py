@@ -101,14 +101,14 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[InsurerRequest, ...] | None:
-        found: list[InsurerRequest] | None = None
+        chosen: list[InsurerRequest] | None = None
         for _ in range(_TRIES):
             sampler = _RequestSampler(rng, scene)
             if all(map(sampler.add, outcomes)):
-                found = sampler.requests
+                chosen = sampler.requests
                 if sampler.related or outcomes.count(DONE) < 2:
                     break
-        return tuple(found) if found else None
+        return tuple(chosen) if chosen else None
 
     @override
     def resources(self, scene: InsurerScene, world: World) -> list[Resource]:
@@ -143,10 +143,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
     """Look up the accounts, appointments and tasks of patients."""
-    found: list[Resource] = []
+    records: list[Resource] = []
     for resource_type in ("Account", "Appointment", "Task"):
-        found += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})
-    return found
+        records += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})
+    return records
 
 
 def _new_task(patient: str, visit: str) -> Resource:

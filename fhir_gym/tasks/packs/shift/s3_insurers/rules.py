@@ -125,7 +125,7 @@ class Ending:
     @cached_property
     def _coverages(self) -> dict[str, Resource]:
         """The coverages that change, as they become."""
-        found: dict[str, Resource] = {}
+        coverages: dict[str, Resource] = {}
         for coverage in self._all("Coverage"):
             if not self.is_coverage(coverage) or (
                 coverage.get("status") != "active" and self._flaw != "coverage status"
@@ -133,10 +133,10 @@ class Ending:
                 continue
             start, end = _bounds(coverage)
             if start > self._day and self._flaw != "later coverages":
-                found[name_of(coverage)] = {**coverage, "status": "cancelled"}
+                coverages[name_of(coverage)] = {**coverage, "status": "cancelled"}
             elif not end or end > self._day or self._flaw == "ended coverages":
-                found[name_of(coverage)] = _ended(coverage, self._day)
-        return found
+                coverages[name_of(coverage)] = _ended(coverage, self._day)
+        return coverages
 
     @cached_property
     def uninsured(self) -> list[str]:
@@ -183,7 +183,7 @@ class Ending:
         """The patients for whom a task is needed, with the appointments that the tasks are about."""
         if not self.contracts and self._flaw != "contract":
             return {}
-        found: dict[str, str] = {}
+        tasks: dict[str, str] = {}
         waiting = {self.target(task.get("for")) for task in self._all("Task") if is_check(task)}
         for patient in self.uninsured:
             visits = [
@@ -194,8 +194,8 @@ class Ending:
                 and (str(visit.get("start"))[:10] > self._day or self._flaw == "appointment days")
             ]
             if visits and (patient not in waiting or self._flaw == "open tasks"):
-                found[patient] = min(visits)[1]
-        return found
+                tasks[patient] = min(visits)[1]
+        return tasks
 
 
 def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
@@ -318,18 +318,18 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
     @cached_property
     def _endings(self) -> list[list[Ending]]:
         """For each request, what ends by the records that the agent met, and by those that earlier requests leave."""
-        found: list[list[Ending]] = []
+        endings: list[list[Ending]] = []
         for number, request in enumerate(self.requests):
-            states = [self._planned(number, found)]
+            states = [self._planned(number, endings)]
             mine = (write.number for write in self.log.writes_of_agent if write.record in self._own[number])
             first = min(mine, default=None)
             if first is not None:
                 tasks = [self.log.before(new_task, first) for new_task in self._new_tasks]
                 states.insert(0, [*(self.before(record, first) for record in self.at_start), *tasks])
-            found.append(
+            endings.append(
                 [self._ending(request, [resource for resource in state if resource is not None]) for state in states]
             )
-        return found
+        return endings
 
     def _planned(self, number: int, endings: Sequence[Sequence[Ending]]) -> list[Resource | None]:
         """Return the records after the requests with earlier letters, as the agent has left them."""

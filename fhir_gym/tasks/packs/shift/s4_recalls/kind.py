@@ -103,8 +103,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
 
     @override
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE, *(NOTHING_TO_DO if rng.random() < _NOTHING else DONE for _ in range(count - 1))]
-        return rng.sample(found, count)
+        outcomes = [DONE, *(NOTHING_TO_DO if rng.random() < _NOTHING else DONE for _ in range(count - 1))]
+        return rng.sample(outcomes, count)
 
     @override
     def choose(
@@ -140,8 +140,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         rules = RecallRules.model_validate_json(given["all"])
         for name in (rules.place, rules.laboratory):
             if name not in known:
-                found = yield from search_all("/Organization", {"name": name})
-                known[name] = next(organization["id"] for organization in found if organization["name"] == name)
+                organizations = yield from search_all("/Organization", {"name": name})
+                known[name] = next(organization["id"] for organization in organizations if organization["name"] == name)
         place = known[rules.place]
         desk = RecallDesk(rules, place, known[rules.laboratory], instant(now))
         here = {"organization": f"Organization/{place}", "active": "true", "_count": "200"}

@@ -92,9 +92,9 @@ class RecallRules(Params):
 
     def limit_text(self, test: str, code: str) -> str:
         """Return the limit of a test in the unit of a LOINC code of this test, as a text."""
-        found = TESTS[test]
+        limits = TESTS[test]
         limit = self.limits[test]
-        return limit if code == found.main.code else reported_value(found, found.other, float(limit))
+        return limit if code == limits.main.code else reported_value(limits, limits.other, float(limit))
 
 
 class RecallScene(Params):
@@ -177,7 +177,7 @@ class RecallSceneSampler:
             for person in people
             for record in (
                 *self._conditions(person["id"], conditions),
-                *(found for test in chosen for found in self._results(person["id"], test, rng.choice(results))),
+                *(result for test in chosen for result in self._results(person["id"], test, rng.choice(results))),
                 *self._orders(person["id"], chosen, rules.order_days),
                 *self._visits(person["id"], rules.visit_days),
                 *self._consents(person["id"]),
