@@ -160,7 +160,10 @@ def test_results_of_one_reply_share_the_window() -> None:
 )
 @example(share=2.0, turns=[(2, 494, 4_280)])
 def test_requests_never_exceed_the_window(share: float | None, turns: list[tuple[int, int, int]]) -> None:
-    """The provider counts `share` times as many tokens as estimated, or does not say how many. It reports no tokens of replies."""
+    """The provider counts `share` times as many tokens as estimated, or does not say how many.
+
+    It reports no tokens of replies.
+    """
     dropping_window = window(8_000)
 
     def count() -> int:
