@@ -190,9 +190,9 @@ class DroppingWindow(ContextWindow):
         results = later + 1  # the results of a reply with several calls share the window
         kept = self._kept()
         free = int(self._size / self._scale) - kept
-        wanted = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
-        if wanted > self._left():
-            self._drop_contents(kept + min(free // 2, free - wanted))
+        needed = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
+        if needed > self._left():
+            self._drop_contents(kept + min(free // 2, free - needed))
             self._remove_exchanges(kept + free // 2)
         allowed = self._left() // results
         if _result_tokens(shown) > allowed:

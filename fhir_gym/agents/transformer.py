@@ -228,8 +228,8 @@ class Transformer:
 
     def _ends(self) -> tuple[int, ...]:
         """Return the tokens that end a turn."""
-        given = self._model.generation_config.eos_token_id
-        ends = list(given) if isinstance(given, list | tuple) else [given]
+        eos_token_ids = self._model.generation_config.eos_token_id
+        ends = list(eos_token_ids) if isinstance(eos_token_ids, list | tuple) else [eos_token_ids]
         return tuple(dict.fromkeys(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None))
 
     def _padding_id(self) -> int:

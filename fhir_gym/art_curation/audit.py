@@ -151,11 +151,11 @@ def wording(case: ReasoningCase, plan: CaseSpec, examination: Examination, now: 
 def _time_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterator[str]:
     """Yield the errors in how the instruction states the time window and the reference time."""
     said = set(hours_said(case.instruction))
-    wanted = set() if plan.window_hours is None else {Decimal(str(plan.window_hours))}
-    if wanted - said:
+    hours = set() if plan.window_hours is None else {Decimal(str(plan.window_hours))}
+    if hours - said:
         yield f"the instruction does not say {plan.window_hours:g} hours"
-    if said - wanted:
-        yield f"the instruction says {', '.join(map(str, sorted(said - wanted)))} hours"
+    if said - hours:
+        yield f"the instruction says {', '.join(map(str, sorted(said - hours)))} hours"
     moments, as_of = set(instants(case.instruction)), moment(plan.as_of)
     if moments - {as_of}:
         yield "the instruction names another reference time"

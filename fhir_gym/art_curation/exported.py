@@ -126,13 +126,13 @@ def extract(source: World | Path, labs: Collection[str], numbers: Collection[str
     for person in people.values():
         for number in person.numbers:
             holders[number].append(person.id)
-    wanted = {id for number in numbers for id in holders.get(number, ())}
+    patient_ids = {id for number in numbers for id in holders.get(number, ())}
     rows: dict[tuple[str, str], list[ExportedResult]] = defaultdict(list)
-    if labs and wanted:
+    if labs and patient_ids:
         named = re.compile(b'"(?:' + b"|".join(re.escape(lab.encode()) for lab in sorted(labs)) + b')"')
         for order, resource in enumerate(_resources(source, "Observation", named)):
             patient = _patient(resource.get("subject"))
-            if patient in wanted:
+            if patient in patient_ids:
                 for lab in dict.fromkeys(_codes(resource)):
                     if lab in labs:
                         rows[lab, patient].append(_row(resource, order))
@@ -196,12 +196,12 @@ def _row(resource: Mapping[str, Any], order: int) -> ExportedResult:
 
 def _individual(resource: Mapping[str, Any]) -> ExportedPatient:
     identifiers = resource.get("identifier")
-    given = [_object(identifier).get("value") for identifier in identifiers] if isinstance(identifiers, list) else []
+    values = [_object(identifier).get("value") for identifier in identifiers] if isinstance(identifiers, list) else []
     id = str(resource["id"])
     gender, birth = resource.get("gender"), resource.get("birthDate")
     return ExportedPatient(
         id=id,
-        numbers=tuple(dict.fromkeys([id, *(str(identifier) for identifier in given if identifier)])),
+        numbers=tuple(dict.fromkeys([id, *(str(identifier) for identifier in values if identifier)])),
         name=_name(resource.get("name")),
         gender=None if gender is None else str(gender),
         birth=None if birth is None else str(birth),

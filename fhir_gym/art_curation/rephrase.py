@@ -188,9 +188,9 @@ class Rephraser:
         request = self._model.request(messages, Opening(protocol="text", messages=()))
         text = json.dumps(request, sort_keys=True, ensure_ascii=False)
         path = self._folder / f"{_digest(text).hex()}.json"
-        known = _cached(path)
-        if known is not None:
-            return known
+        cached = _cached(path)
+        if cached is not None:
+            return cached
         if self._provider is None:
             self._provider = Provider(self._model)
         completion = await self._provider.complete(messages, Opening(protocol="text", messages=()))

@@ -207,11 +207,11 @@ def apply_verdicts(
         UnknownNameError: A verdict is for an unknown task.
         RecordError: A task has changed since the sheet was made.
     """
-    known = {case.id: case for case in cases}
+    cases_by_id = {case.id: case for case in cases}
     for verdict in verdicts:
-        if verdict.id not in known:
-            raise UnknownNameError("task", verdict.id, known)
-        if digest(known[verdict.id]) != verdict.digest:
+        if verdict.id not in cases_by_id:
+            raise UnknownNameError("task", verdict.id, cases_by_id)
+        if digest(cases_by_id[verdict.id]) != verdict.digest:
             raise RecordError(f"task {verdict.id!r} has changed since the sheet was made; review the current version")
     rejected = tuple(verdict for verdict in verdicts if verdict.word == "reject")
     withheld = tuple(

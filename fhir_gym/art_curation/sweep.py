@@ -167,12 +167,14 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
     """
     variants: list[Variant] = []
     left_out: Counter[Setting] = Counter()
-    made = [(case, case.plan) for case in cases if case.plan is not None]
-    if not made:
+    planned_cases = [(case, case.plan) for case in cases if case.plan is not None]
+    if not planned_cases:
         raise TaskError(f"none of the {len(cases)} tasks has a fhir_gym specification, so they cannot be varied")
-    _require_agreement([case for case, plan in made if any(_fits(setting, plan) for setting in settings)], world)
+    _require_agreement(
+        [case for case, plan in planned_cases if any(_fits(setting, plan) for setting in settings)], world
+    )
     for setting in settings:
-        fitting = [case for case, plan in made if _fits(setting, plan)]
+        fitting = [case for case, plan in planned_cases if _fits(setting, plan)]
         if not fitting:
             what = "time window" if setting.kind == "window" else "reference range"
             raise TaskError(f"none of the {len(cases)} tasks has a {what}, so the setting {setting} applies to no task")
@@ -191,11 +193,11 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
 
 def curve(sweep: Sweep, rollouts: Iterable[Rollout]) -> tuple[Point, ...]:
     """Return the results of each setting; rollouts of tasks outside the sweep are ignored."""
-    known = {variant.case.id: variant for variant in sweep.variants}
+    variants_by_case = {variant.case.id: variant for variant in sweep.variants}
     judged: Counter[tuple[Setting, bool]] = Counter()
     solved: Counter[tuple[Setting, bool]] = Counter()
     for rollout in rollouts:
-        variant = known.get(rollout.task.key)
+        variant = variants_by_case.get(rollout.task.key)
         if variant is not None and rollout.graded:
             place = variant.setting, variant.changed
             judged[place] += 1

@@ -93,7 +93,7 @@ def hours_said(text: str) -> list[Decimal]:
 def senses(text: str) -> set[str]:
     """Return the senses that occur in a text, such as ``below``, ``latest``, ``mean`` or ``female``."""
     words = _words(text).keys()
-    return {sense for sense, known in _SENSES.items() if words & known}
+    return {sense for sense, sense_words in _SENSES.items() if words & sense_words}
 
 
 def instants(text: str) -> list[datetime]:
@@ -123,12 +123,14 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
     problems += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
     problems += _difference("code", _codes(before), _codes(after))
     old_tokens, new_tokens = set(_tokens(before)), set(_tokens(after))
-    known = {part for name in names for part in _tokens(name)}
+    name_tokens = {part for name in names for part in _tokens(name)}
     problems += [
-        f"lost the name {old_token!r}" for old_token in sorted((_proper(before) | known & old_tokens) - new_tokens)
+        f"lost the name {old_token!r}"
+        for old_token in sorted((_proper(before) | name_tokens & old_tokens) - new_tokens)
     ]
     problems += [
-        f"made up the name {new_token!r}" for new_token in sorted((_proper(after) | known & new_tokens) - old_tokens)
+        f"made up the name {new_token!r}"
+        for new_token in sorted((_proper(after) | name_tokens & new_tokens) - old_tokens)
     ]
     lower = after.lower()
     problems += [
@@ -155,8 +157,8 @@ def _quantities(text: str) -> Iterator[str]:
     for match in _QUANTITY.finditer(_INSTANT.sub(" ", text)):
         unit = match["unit"] or ""
         unit = _UNITS.get(unit.lower(), unit)
-        known = unit in _SYMBOLS or "/" in unit or unit in _UNITS.values()
-        yield f"{Decimal(match['number']).normalize():f}{' ' + unit if known else ''}"
+        is_unit = unit in _SYMBOLS or "/" in unit or unit in _UNITS.values()
+        yield f"{Decimal(match['number']).normalize():f}{' ' + unit if is_unit else ''}"
 
 
 def _codes(text: str) -> Iterator[str]:

@@ -301,14 +301,14 @@ def names(text: str | None) -> tuple[str, ...] | None:
     return chosen_names or None
 
 
-def agent_settings(given: list[str] | None) -> dict[str, Any]:
+def agent_settings(pairs: list[str] | None) -> dict[str, Any]:
     """Parse agent settings in the form ``name=value``; values may be JSON.
 
     Raises:
         typer.BadParameter: A setting does not have the form ``name=value``.
     """
     settings: dict[str, Any] = {}
-    for text in given or []:
+    for text in pairs or []:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"{text!r} does not have the form {AGENT_SETTINGS}")
@@ -319,14 +319,14 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
     return settings
 
 
-def numbers_by_name(given: list[str] | None) -> dict[str, float]:
+def numbers_by_name(pairs: list[str] | None) -> dict[str, float]:
     """Parse numbers in the form ``name=number``.
 
     Raises:
         typer.BadParameter: A text does not have the form ``name=number``.
     """
     numbers: dict[str, float] = {}
-    for text in given or []:
+    for text in pairs or []:
         name, _, number = text.partition("=")
         try:
             numbers[name.strip()] = float(number)

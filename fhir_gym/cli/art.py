@@ -99,10 +99,10 @@ def generate(
         report = audit_cases(cases, opened)
     _write(report, out, review, review_html, sample, seed)
     _print_audit(report, as_json)
-    made = Counter(case.plan.family for case in cases if case.plan)
+    counts = Counter(case.plan.family for case in cases if case.plan)
     for family in SCENARIOS:
-        if made[family] < per_family:
-            note(f"{family}: {made[family]} of {per_family} tasks; the world has no more candidates")
+        if counts[family] < per_family:
+            note(f"{family}: {counts[family]} of {per_family} tasks; the world has no more candidates")
     note(f"{len(report.kept)} tasks written to {out}")
 
 
@@ -240,13 +240,13 @@ def _file_of(world: str) -> list[Path]:
 
 def _require_free(
     overwrite: bool,
-    *wanted: tuple[str, Path | None],
+    *options: tuple[str, Path | None],
     read: Sequence[Path] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
     """Raise BadParameter if an output file is not writable, is also an input, or already exists."""
     named = {resolve(path) for path in read}
-    for option, path in wanted:
+    for option, path in options:
         if path is None:
             continue
         wrong = why_not_writable(path)
@@ -268,8 +268,8 @@ def _rephrased(
     from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS
     from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 
-    known = lab_chart(world)
-    names = [known.person(id).name for id in known.patients]
+    history = lab_chart(world)
+    names = [history.person(id).name for id in history.patients]
     with progress(f"Rewording with {model}") as update:
         rephrased = Rephraser(model, base_url=base_url).rephrase(
             cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
@@ -341,11 +341,13 @@ def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Reaso
 
     if file is not None:
         return read_cases(file)
-    made = generate(world, seed=seed, per_family=-(-count // 3))
+    new_generate = generate(world, seed=seed, per_family=-(-count // 3))
     by_family: dict[str, list[ReasoningCase]] = {}
-    for case in made:
+    for case in new_generate:
         by_family.setdefault(case.id.partition("_")[0], []).append(case)
-    turns = [case for place in range(len(made)) for own in by_family.values() for case in own[place : place + 1]]
+    turns = [
+        case for place in range(len(new_generate)) for own in by_family.values() for case in own[place : place + 1]
+    ]
     return tuple(turns[:count])
 
 

@@ -171,7 +171,7 @@ def run(
     prices = _prices(token_prices, price)
     try:
         with progress(experiment) as update:
-            status = run_experiment(
+            final = run_experiment(
                 settings,
                 out,
                 concurrency=concurrency,
@@ -183,11 +183,11 @@ def run(
     except KeyboardInterrupt:
         note(f"interrupted: finished episodes are in {out}; the same command continues")
         raise typer.Exit(130) from None
-    _print_status(status)
-    if status.errors:
-        note(f"{status.errors} episodes have no verdict ({status.first_error}); the same command repeats them")
-    elif status.missing:
-        note(f"the budget is used up and {status.missing} episodes remain; continue with a larger budget")
+    _print_status(final)
+    if final.errors:
+        note(f"{final.errors} episodes have no verdict ({final.first_error}); the same command repeats them")
+    elif final.missing:
+        note(f"the budget is used up and {final.missing} episodes remain; continue with a larger budget")
 
 
 @app.command("status")

@@ -49,7 +49,7 @@ def train(
     """
     from fhir_gym.reflexion import train_memory, training_usage
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "env_ids": names(env_ids),
         "tasks": names(tasks),
         "variations": variations,
@@ -59,7 +59,7 @@ def train(
         "concurrency": concurrency,
         "tokens": max_tokens,
     }
-    settings = _settings(config, model, base_url, {name: value for name, value in given.items() if value is not None})
+    settings = _settings(config, model, base_url, {name: value for name, value in options.items() if value is not None})
     with progress("Training the memory") as update:
         memory = train_memory(settings, out, progress=update)
     spent = sum(usage.total for usage in training_usage(out).values())

@@ -78,8 +78,8 @@ def _write(report: Report, folder: Path, *, brief: bool) -> None:
 
 
 def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:
-    given: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
-    options = [option for option in given if option is not None]
+    formats: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
+    options = [option for option in formats if option is not None]
     if len(options) > 1:
         raise typer.BadParameter("only one of --format, --json and --markdown can be given")
     return options[0] if options else None

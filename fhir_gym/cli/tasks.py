@@ -400,8 +400,8 @@ def _chosen(paths: list[Path], tasks: tuple[str, ...] | None, outcome: Outcome) 
 
     for path in paths:
         for rollout in read_rollouts(path):
-            wanted = outcome == "all" or rollout.success in (None, outcome == "success")
-            if wanted and (tasks is None or rollout.task.key in tasks):
+            has_outcome = outcome == "all" or rollout.success in (None, outcome == "success")
+            if has_outcome and (tasks is None or rollout.task.key in tasks):
                 yield rollout
 
 

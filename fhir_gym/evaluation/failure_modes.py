@@ -78,7 +78,9 @@ class FailureModes:
         outcomes = list(failed)
         counts = Counter(mode for modes, _ in outcomes for mode in modes)
         return cls(
-            len(outcomes), sum(not known for _, known in outcomes), {mode: counts[mode] for mode in FAILURE_MODES}
+            len(outcomes),
+            sum(not known_outcome for _, known_outcome in outcomes),
+            {mode: counts[mode] for mode in FAILURE_MODES},
         )
 
     def plain(self) -> dict[str, Any]:

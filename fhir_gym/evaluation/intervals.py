@@ -182,15 +182,15 @@ def t_quantile(probability: float, freedom: float) -> float:
         probability: Between 0.5 and 1, both excluded.
         freedom: Degrees of freedom.
     """
-    wanted = 2 * (1 - probability)
+    both_tails = 2 * (1 - probability)
     low, high = 0.0, 2.0
-    while t_two_sided(high, freedom) > wanted:
+    while t_two_sided(high, freedom) > both_tails:
         low, high = high, 2 * high
     for _ in range(200):  # each step halves the interval; the loop ends when it can be halved no more
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (middle, high) if t_two_sided(middle, freedom) > wanted else (low, middle)
+        low, high = (middle, high) if t_two_sided(middle, freedom) > both_tails else (low, middle)
     return (low + high) / 2
 
 

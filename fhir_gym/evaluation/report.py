@@ -300,12 +300,12 @@ def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
     Raises:
         UnknownNameError: A dimension does not exist.
     """
-    known: dict[str, Dimension] = {name: name for name in DIMENSIONS}
-    wanted = dict.fromkeys(DIMENSIONS if names is None else names)
-    for name in wanted:
-        if name not in known:
+    by_name: dict[str, Dimension] = {name: name for name in DIMENSIONS}
+    chosen = dict.fromkeys(DIMENSIONS if names is None else names)
+    for name in chosen:
+        if name not in by_name:
             raise UnknownNameError("dimension", name, DIMENSIONS)
-    return tuple(known[name] for name in wanted)
+    return tuple(by_name[name] for name in chosen)
 
 
 def _normalized(reason: str) -> str:

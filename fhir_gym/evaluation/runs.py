@@ -162,11 +162,11 @@ def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
         who = episode.agent, episode.settings
         episodes = agents.setdefault(who, {})
         key = (*episode.key, rollout.seed, episode.conditions)
-        known = episodes.get(key)
-        if known is not None:
+        earlier = episodes.get(key)
+        if earlier is not None:
             # A second run of an ungraded episode does not count as a repetition.
-            repeated[who] += known.graded and episode.graded
-        if known is None or not known.graded:
+            repeated[who] += earlier.graded and episode.graded
+        if earlier is None or not earlier.graded:
             episodes[key] = episode
     if not agents:
         raise RecordError(f"{source.path}: contains no rollouts")

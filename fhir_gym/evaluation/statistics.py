@@ -278,11 +278,11 @@ class RunStatistics:
 
 def _error_rates(calls: Iterable[tuple[str, int, int]]) -> tuple[ErrorRate, ...]:
     failed: Counter[str] = Counter()
-    made: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
     for name, errors, count in calls:
         failed[name] += errors
-        made[name] += count
-    return tuple(ErrorRate(name, failed[name], made[name]) for name in sorted(made) if made[name])
+        requests[name] += count
+    return tuple(ErrorRate(name, failed[name], requests[name]) for name in sorted(requests) if requests[name])
 
 
 def _expected_group(calls: int | None) -> str:

@@ -153,8 +153,8 @@ def _mean_variance(groups: Iterable[Sequence[float]]) -> float | None:
 
 
 def _coefficients(groups: Iterable[Sequence[float]]) -> Distribution:
-    coefficients = map(_coefficient, groups)
-    return Distribution.of(value for value in coefficients if value is not None)
+    of_groups = map(_coefficient, groups)
+    return Distribution.of(value for value in of_groups if value is not None)
 
 
 def _coefficient(values: Sequence[float]) -> float | None:

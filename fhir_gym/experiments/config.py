@@ -89,10 +89,10 @@ class ExperimentConfig:
             if name in _OWN_OPTIONS:
                 raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting")
         self._require_training_settings()
-        known = {key for env_id in self.packs for key in task_keys(env_id)}
+        keys_of_packs = {key for env_id in self.packs for key in task_keys(env_id)}
         for key in self.tasks:
-            if key not in known:
-                raise UnknownNameError("task", key, sorted(known))
+            if key not in keys_of_packs:
+                raise UnknownNameError("task", key, sorted(keys_of_packs))
         self._require_episodes()
 
     @property

@@ -212,8 +212,8 @@ class _TrainingCharge:
             usage: All tokens of the training so far, by role.
         """
         for role, total in usage.items():
-            known = self._charged.get(role, Usage())
-            new = Usage(prompt=total.prompt - known.prompt, completion=total.completion - known.completion)
+            charged = self._charged.get(role, Usage())
+            new = Usage(prompt=total.prompt - charged.prompt, completion=total.completion - charged.completion)
             self._run.tracker.spend(new, self._run.prices.of(self._run.config.training_models[ROLES[role]]))
             self._charged[role] = total
 

@@ -174,10 +174,10 @@ def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> 
         RecordError: A rollout file is unreadable.
     """
     path, manifest, prices = Path(folder), require_manifest(folder), prices or ModelPrices()
-    wanted = dict.fromkeys(
+    memory_names = dict.fromkeys(
         configuration.memory for configuration in manifest.configurations.values() if configuration.memory
     )
-    spent = {name: training_spending(path, manifest, name) for name in wanted}
+    spent = {name: training_spending(path, manifest, name) for name in memory_names}
     memories = tuple(
         MemoryStatus(
             name,
@@ -185,7 +185,7 @@ def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> 
             sum(usage.total for _, usage in spent[name]),
             prices.cost(spent[name]),
         )
-        for name in wanted
+        for name in memory_names
     )
     configurations = tuple(_configuration(path, manifest, name, prices) for name in manifest.configurations)
     parts: list[MemoryStatus | ConfigurationStatus] = [*memories, *configurations]

@@ -149,14 +149,14 @@ class Session(FhirSession):
         self, ctx: RequestContext, response: Response, spend: Callable[[int], None] | None = None
     ) -> Response:
         """Return a response in the format that the client asked for."""
-        wanted, indent = requested_format(ctx.request, ctx.pairs), self.pretty
+        format_, indent = requested_format(ctx.request, ctx.pairs), self.pretty
         for name, value in ctx.pairs:
             if name == "_pretty":
                 indent = value == "true"
                 break
-        if wanted is DEFAULT_FORMAT and not indent:
+        if format_ is DEFAULT_FORMAT and not indent:
             return response
-        return write_response(response, wanted, indent=indent, limits=self.limits, spend=spend)
+        return write_response(response, format_, indent=indent, limits=self.limits, spend=spend)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
         """Undo the writes of a refused request, even if it is refused only because its answer is too large."""
@@ -185,10 +185,10 @@ class Session(FhirSession):
         before = self._counters.next_id
         with self._file_errors(), self.store.atomic():
             batch: dict[tuple[str, str], Resource] = {}
-            for given in resources:
+            for source in resources:
                 if self.validation == "strict":
-                    check_valid(given)
-                resource = given if normal else serialization.normalise(given)
+                    check_valid(source)
+                resource = source if normal else serialization.normalise(source)
                 key = _key(resource)
                 if key in batch or len(batch) == _BATCH:
                     self._load(batch)
@@ -199,21 +199,21 @@ class Session(FhirSession):
 
     def _load(self, batch: dict[tuple[str, str], Resource]) -> None:
         """Store the next versions of different resources."""
-        known = self.store.known(batch)
+        rows = self.store.known(batch)
         versions = []
         next_id, now = self._counters.next_id, self.now
         for (kind, id), resource in batch.items():
-            old = known.get((kind, id))
+            old = rows.get((kind, id))
             if old is None:
                 next_id += 1
             if id.isascii() and id.isdigit() and len(id) <= 15:
                 next_id = max(next_id, int(id) + 1)
             rid, version = (old[0], old[1] + 1) if old else (self.store.new_rid(), 1)
-            given = resource.get("meta", {})
-            updated, text = update_stamp(given.get("lastUpdated"), now)
+            meta = resource.get("meta", {})
+            updated, text = update_stamp(meta.get("lastUpdated"), now)
             stamps = {"versionId": str(version), "lastUpdated": text}
             kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # servers put `meta` at this position
-            kept["meta"] = stamps | given | stamps
+            kept["meta"] = stamps | meta | stamps
             versions.append((ResourceRow(rid, kind, id, version, updated, 0, "PUT", serialization.dumps(kept)), kept))
         self._counters.next_id = next_id
         self.store.put_all(versions)

@@ -36,8 +36,8 @@ def validate_code(pairs: Pairs) -> Response:
     """Answer ``GET ValueSet/$validate-code?url=…&code=…``; if there is no `system`, the code may be in any system."""
     url = _url(pairs, "$validate-code")
     codes = known_value_set(url)
-    given = dict(pairs)
-    code, system = given.get("code", ""), given.get("system", "")
+    options = dict(pairs)
+    code, system = options.get("code", ""), options.get("system", "")
     listed = (
         codes.get(system, ()) if system else tuple(c for codes_of_system in codes.values() for c in codes_of_system)
     )

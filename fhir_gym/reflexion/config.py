@@ -182,8 +182,8 @@ class MemoryTrainingConfig(_Settings):
 
     def make_embedder(self) -> Embedder:
         """Return the memory's embedder."""
-        given = {"model": self.embedder_model, "base_url": self.embedder_base_url}
-        return make_embedder(self.embedder, **{name: value for name, value in given.items() if value is not None})
+        options = {"model": self.embedder_model, "base_url": self.embedder_base_url}
+        return make_embedder(self.embedder, **{name: value for name, value in options.items() if value is not None})
 
     def identity(self) -> dict[str, Json]:
         """Return the settings that decide the memory. A training may be resumed with other values of the rest."""
@@ -193,13 +193,13 @@ class MemoryTrainingConfig(_Settings):
         return plain | {name: self.role(name).identity() for name in ("agent", "evaluator", "reflector")}
 
     def _tasks(self) -> Mapping[str, tuple[str, ...]]:
-        known = {env_id: task_set(env_id) for env_id in dict.fromkeys(self.env_ids)}
+        tasks_by_env = {env_id: task_set(env_id) for env_id in dict.fromkeys(self.env_ids)}
         if not self.tasks:
-            return {env_id: tuple(tasks) for env_id, tasks in known.items()}
+            return {env_id: tuple(tasks) for env_id, tasks in tasks_by_env.items()}
         for key in self.tasks:
-            if not any(key in tasks for tasks in known.values()):
-                find_task(next(iter(known.values())), key)  # raises UnknownNameError
-        return {env_id: tuple(key for key in self.tasks if key in tasks) for env_id, tasks in known.items()}
+            if not any(key in tasks for tasks in tasks_by_env.values()):
+                find_task(next(iter(tasks_by_env.values())), key)  # raises UnknownNameError
+        return {env_id: tuple(key for key in self.tasks if key in tasks) for env_id, tasks in tasks_by_env.items()}
 
 
 def load_memory_config(path: str | Path, **changes: Any) -> MemoryTrainingConfig:
@@ -231,9 +231,9 @@ def make_memory_config(fields: Mapping[str, Any], source: str = "config") -> Mem
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(
+            names = ", ".join(
                 MemoryTrainingConfig.model_fields if len(first["loc"]) == 1 else ModelSettings.model_fields
             )
-            raise TrainingError(f"{source}: unknown field {place!r}. Fields: {known}") from error
+            raise TrainingError(f"{source}: unknown field {place!r}. Fields: {names}") from error
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise TrainingError(f"{source}: {place} {message}" if place else f"{source}: {message}") from error

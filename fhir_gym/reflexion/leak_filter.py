@@ -178,9 +178,9 @@ class InstanceData:
         try:
             value, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
-            for family, given in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
+            for family, givens in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
                 self.add_value(family)
-                self._add_texts(re.findall(r'"([^"\\]{1,80})"', given))
+                self._add_texts(re.findall(r'"([^"\\]{1,80})"', givens))
             return
         self.add_resource(value)
 

@@ -253,9 +253,9 @@ def train_memory(
         "episodes": [[episode.env_id, episode.task, episode.variation, episode.phrasing] for episode in chosen],
     }
     with TrainingFolder(Path(out), identity) as folder, ExitStack() as stack:
-        known = folder.finished()
-        if known is not None:
-            return known
+        finished = folder.finished()
+        if finished is not None:
+            return finished
         embedder = config.make_embedder()
         embedder.record()  # fails at once if the embedder cannot be used
         env_ids = tuple(dict.fromkeys(episode.env_id for episode in chosen))
@@ -374,12 +374,12 @@ class _Training:
 
     def _plan(self, trial: int, env_id: str, episodes: Sequence[TrainingEpisode], world: World) -> RunPlan:
         keys = list(dict.fromkeys(episode.task for episode in episodes))
-        given = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
+        episodes_plan = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
         phrasings = {
             (episode.task, episode.variation): episode.phrasing for episode in episodes if episode.phrasing is not None
         }
         specs = tuple(EpisodeSpec(episode.task, episode.variation, trial - 1) for episode in episodes)
-        return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
+        return RunPlan(episodes_plan.config, specs, self.config.seed, named=True, phrasings=phrasings)
 
     def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         rollouts_by_name: dict[VariationName, Rollout] = {}

@@ -240,10 +240,10 @@ class TrainingFolder:
             write_file(file, json.dumps(self.identity, indent=2) + "\n", TrainingError)
             return
         try:
-            known = json.loads(file.read_text("utf-8"))
+            recorded = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise TrainingError(f"{file} cannot be read: {error}") from error
-        if known != self.identity:
+        if recorded != self.identity:
             raise TrainingError(
                 f"{self.path} holds the work of a training with other settings: choose another memory file, "
                 "or delete this folder"
@@ -276,5 +276,5 @@ def folder_usage(folder: Path) -> dict[str, Usage]:
         for line in path.read_bytes().splitlines(keepends=True):
             usage = json.loads(line).get("usage") if line.endswith(b"\n") else None
             total += Usage.model_validate(usage) if usage else Usage()
-    known = journal_usage(folder / "replies.jsonl")
-    return {role: known.get(role, Usage()) for role in ROLES} | {"agent": total}
+    journalled = journal_usage(folder / "replies.jsonl")
+    return {role: journalled.get(role, Usage()) for role in ROLES} | {"agent": total}

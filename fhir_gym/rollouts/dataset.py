@@ -70,8 +70,8 @@ class Selection:
 
     def refusal(self, rollout: Rollout) -> str | None:
         """Return why a rollout is not selected, or None for a selected rollout. `export` finds duplicates itself."""
-        wanted = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
-        if wanted is not None and rollout.task.key not in wanted:
+        keys = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
+        if keys is not None and rollout.task.key not in keys:
             return "other task"
         if not rollout.graded:
             return "not graded"

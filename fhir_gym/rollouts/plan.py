@@ -148,8 +148,8 @@ def plan(
         variations = config.variations[:10]
     elif isinstance(variations, str):
         variations = parse_numbers(variations)
-    wanted = config.require_variations(variations if isinstance(variations, Iterable) else (variations,))
+    numbers = config.require_variations(variations if isinstance(variations, Iterable) else (variations,))
     require_whole("repeats", repeats, 1)
     require_whole("seed", seed)
-    episodes = tuple(EpisodeSpec(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
+    episodes = tuple(EpisodeSpec(key, k, repeat) for key in keys for k in numbers for repeat in range(repeats))
     return RunPlan(config, episodes, seed, named=tasks is not None or config.task_file is not None).without(skip)

@@ -68,8 +68,8 @@ class ActorPool:
         slots: Number of episodes that an actor runs concurrently.
     """
 
-    def __init__(self, ray: Any, kind: Any, wanted: int, slots: int) -> None:
-        self._ray, self._kind, self.wanted, self._slots = ray, kind, wanted, slots
+    def __init__(self, ray: Any, kind: Any, count: int, slots: int) -> None:
+        self._ray, self._kind, self.wanted, self._slots = ray, kind, count, slots
         self._actors: list[_Actor] = []
         self._calls: dict[Any, tuple[_Actor, int | None]] = {}
         self._failed_starts = 0
@@ -373,8 +373,8 @@ class RayRun:
         if not self._plan.episodes:
             return
         with self._connected() as cpus:
-            wanted = self._cluster.actors or max(1, int(cpus / self._cluster.cpus))
-            pool = ActorPool(self._ray, self._actor_class(), wanted, self._slots)
+            actor_count = self._cluster.actors or max(1, int(cpus / self._cluster.cpus))
+            pool = ActorPool(self._ray, self._actor_class(), actor_count, self._slots)
             scheduler = _Scheduler(self._plan, self._tracker, pool, ordered=not self._concurrent)
             try:
                 pool.send(self._packed, self._world)

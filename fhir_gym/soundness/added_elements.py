@@ -107,19 +107,19 @@ class _Maker:
     def contrary(self, kind: str, body: Resource, *, new: bool) -> Iterator[Addition]:
         """Yield additions that change the meaning of a record."""
         for place, content, part, path in _parts(kind, body):
-            known = elements_of(content)
+            elements = elements_of(content)
             added: dict[str, list[Json]] = {}
-            for name, element in known.items():
+            for name, element in elements.items():
                 if name not in part and f"{path}{name}" not in self._asked and not _excluded(element, part):
                     if name == "minutesDuration" and "end" not in part:
                         continue  # without an end time, any duration is right
                     added[name] = [*self._against(content, element, closed=new and content in BY_RECORD)]
-            if "modifierExtension" in known:
+            if "modifierExtension" in elements:
                 added["modifierExtension"] = [[_UNKNOWN]]
             if content == "Reference" and "identifier" not in part:
                 added["identifier"] = [{"use": "old", "system": "urn:example:ids", "value": "77"}]
             if not place:
-                added |= {name: [self._annulling(known[name])] for name in self._remarks if name not in part}
+                added |= {name: [self._annulling(elements[name])] for name in self._remarks if name not in part}
                 added["implicitRules"] = ["urn:example:rules"]
             for name, values in added.items():
                 for value in values:

@@ -79,8 +79,8 @@ def always_create(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
 
 def _creating(kind: str, body: Json) -> Any:
     def play(fhir: LatestResponse) -> Gold:
-        made = yield Post(f"/{kind}", body)
-        yield Finish([made["id"]] if isinstance(made, dict) and "id" in made else [])
+        created = yield Post(f"/{kind}", body)
+        yield Finish([created["id"]] if isinstance(created, dict) and "id" in created else [])
 
     return play
 
@@ -224,9 +224,9 @@ def _no_paging(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator
 
 def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
     """Yield policies that do not search by status and treat every record as if its status were right."""
-    wanted = _right_statuses(gold)
+    right = _right_statuses(gold)
     asked = any(name in _BY_STATUS for step in gold.steps for name in _names(step.action))
-    if not asked and all(_with_status(entry, wanted) == entry for step in gold.steps for entry in entries(step.answer)):
+    if not asked and all(_with_status(entry, right) == entry for step in gold.steps for entry in entries(step.answer)):
         return
 
     def change(number: int, action: Action) -> Action:
@@ -236,7 +236,7 @@ def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> It
         bundle = _searched(action, response)
         if bundle is None:
             return response
-        seen = [{**entry, "resource": _with_status(entry["resource"], wanted)} for entry in bundle.get("entry", [])]
+        seen = [{**entry, "resource": _with_status(entry["resource"], right)} for entry in bundle.get("entry", [])]
         return Response(response.status, response.headers, orjson.dumps({**bundle, "entry": seen}))
 
     yield Policy("status ignored", "whatever the status", _modified_solution(task, params, change, see))
@@ -248,19 +248,19 @@ def _right_statuses(gold: GoldRecording) -> Mapping[str, Mapping[str, Json]]:
     That is the status of the records that the solution uses. For other types, it is the most common status.
     """
     resources = [entry for step in gold.steps for entry in entries(step.answer)]
-    wanted: dict[str, Mapping[str, Json]] = {}
+    right: dict[str, Mapping[str, Json]] = {}
     for kind in dict.fromkeys(entry["resourceType"] for entry in resources):
         usual = Counter(orjson.dumps(_status(entry)) for entry in resources if entry["resourceType"] == kind)
-        wanted[kind] = orjson.loads(usual.most_common(1)[0][0])
-    return wanted | {target["resourceType"]: _status(target) for target in _targets(gold)}
+        right[kind] = orjson.loads(usual.most_common(1)[0][0])
+    return right | {target["resourceType"]: _status(target) for target in _targets(gold)}
 
 
 def _status(resource: Resource) -> dict[str, Json]:
     return {name: resource[name] for name in _STATUSES if name in resource}
 
 
-def _with_status(resource: Resource, wanted: Mapping[str, Mapping[str, Json]]) -> Resource:
-    return {**resource, **wanted.get(resource["resourceType"], {})}
+def _with_status(resource: Resource, right: Mapping[str, Mapping[str, Json]]) -> Resource:
+    return {**resource, **right.get(resource["resourceType"], {})}
 
 
 def _names(action: Action) -> list[str]:
@@ -273,9 +273,9 @@ def _conditions(action: Action) -> list[str]:
     return [name for name in _names(action) if not name.startswith("_")]
 
 
-def _keeping(action: Action, wanted: Callable[[str], bool]) -> Action:
+def _keeping(action: Action, keeps: Callable[[str], bool]) -> Action:
     path, mark, query = action.url.partition("?")
-    return Get(path, [(name, value) for name, value in parse_qsl(query) if wanted(name)]) if mark else action
+    return Get(path, [(name, value) for name, value in parse_qsl(query) if keeps(name)]) if mark else action
 
 
 def _first_entry(number: int, action: Action, response: Response) -> Response:
@@ -327,10 +327,10 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
 def _targets(gold: GoldRecording) -> list[Resource]:
     """Seeded resources whose ids occur in the reference solution, a few of each type."""
     texts = [step.action.text() for step in gold.steps] + [Finish(gold.answer).text()]
-    known = {id for text in texts for id in _ID.findall(text)}
+    ids = {id for text in texts for id in _ID.findall(text)}
     by_type: dict[str, list[Resource]] = {}
     for resource in gold.setup:
-        if resource["id"] in known:
+        if resource["id"] in ids:
             by_type.setdefault(resource["resourceType"], []).append(resource)
     return [resource for some in by_type.values() for resource in some[:_MOST_TARGETS]]
 

@@ -247,8 +247,8 @@ def _referred(value: Json) -> set[str]:
         return {reference for item in value for reference in _referred(item)}
     if not isinstance(value, dict):
         return set()
-    references = {reference for item in value.values() for reference in _referred(item)}
-    return references | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
+    names = {reference for item in value.values() for reference in _referred(item)}
+    return names | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
 
 
 def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:

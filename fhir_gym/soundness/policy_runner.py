@@ -76,10 +76,10 @@ class MemoizedSession(Session):
             for resource_type in ((_EVERY_TYPE,) if plain is None else sorted(plain.types))
         )
         key = (*versions, *sent)
-        known = self._known.get(key)
-        if known is not None:
-            self._counters.tokens += known.tokens
-            return known.response
+        cached = self._known.get(key)
+        if cached is not None:
+            self._counters.tokens += cached.tokens
+            return cached.response
         tokens, now = self._counters.tokens, self.now
         response = super().handle(request)
         if not all(interaction.looks for interaction in response.done):
@@ -92,15 +92,15 @@ class MemoizedSession(Session):
 
     @override
     def load(self, resources: Iterable[Resource], **settings: Any) -> None:
-        given, now = list(resources), self.now
-        super().load(given, **settings)
-        self._count({resource["resourceType"] for resource in given}, (now, dumps(given), *settings.items()))
+        copied, now = list(resources), self.now
+        super().load(copied, **settings)
+        self._count({resource["resourceType"] for resource in copied}, (now, dumps(copied), *settings.items()))
 
     @override
     def checkpoint(self) -> Checkpoint:
-        made = self._checkpoint = super().checkpoint()
+        checkpoint = self._checkpoint = super().checkpoint()
         self._forget()
-        return made
+        return checkpoint
 
     @override
     def rollback(self, to: Checkpoint | None = None) -> None:
@@ -114,11 +114,11 @@ class MemoizedSession(Session):
     @override
     @contextmanager
     def returned_to(self, checkpoint: Checkpoint) -> Iterator[None]:
-        known, versions = self._known, self._versions
+        cached, versions = self._known, self._versions
         with super().returned_to(checkpoint):
             self._known, self._versions = {}, {}
             yield
-        self._known, self._versions = known, versions
+        self._known, self._versions = cached, versions
 
     def _forget(self) -> None:
         self._known, self._versions, self._numbers, self._remembered = {}, {}, {}, 0

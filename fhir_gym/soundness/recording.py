@@ -74,8 +74,8 @@ class GoldRecording:
                 if not refused:
                     written[record] = body
             answer = logged.response.json() if logged.response.body else None
-            made = answer if action.kind == "POST" and isinstance(answer, dict) else {}
-            created = str(made["id"]) if "id" in made else None
+            stored = answer if action.kind == "POST" and isinstance(answer, dict) else {}
+            created = str(stored["id"]) if "id" in stored else None
             steps.append(RecordedStep(action, body, answer, before, created, refused))
         ids: dict[str, list[str]] = {}
         for resource in setup:

@@ -190,14 +190,14 @@ def _check_part(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskRe
     return check_task(task, world, numbers)
 
 
-def _chosen(env_ids: list[str], wanted: list[str] | None) -> list[Task[Any]]:
-    known = {env: task_set(env) for env in env_ids}
-    if wanted is None:
-        return [task for tasks in known.values() for task in tasks.values()]
-    for key in wanted:
-        if not any(key in tasks for tasks in known.values()):
-            raise UnknownNameError("task", key, dict.fromkeys(key for tasks in known.values() for key in tasks))
-    return [tasks[key] for tasks in known.values() for key in dict.fromkeys(wanted) if key in tasks]
+def _chosen(env_ids: list[str], keys: list[str] | None) -> list[Task[Any]]:
+    tasks_by_env = {env: task_set(env) for env in env_ids}
+    if keys is None:
+        return [task for tasks in tasks_by_env.values() for task in tasks.values()]
+    for key in keys:
+        if not any(key in tasks for tasks in tasks_by_env.values()):
+            raise UnknownNameError("task", key, dict.fromkeys(key for tasks in tasks_by_env.values() for key in tasks))
+    return [tasks[key] for tasks in tasks_by_env.values() for key in dict.fromkeys(keys) if key in tasks]
 
 
 def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> TaskReport:

@@ -124,11 +124,11 @@ def _unknown_resource(name: str, tool: str) -> str:
     return _unknown("resource type", name, RESOURCE_TYPES, otherwise="listResources tells all names.")
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
+def _unknown(kind: str, name: str, valid: Iterable[str], otherwise: str = "") -> str:
     """Return an error text that suggests similar names; if there are none, it ends with `otherwise` or known names."""
-    names = {resource_type.lower(): resource_type for resource_type in known}
-    given = name[:_MAX_NAME].lower()
-    near = [given] if given in names else get_close_matches(given, names, n=3)
+    names = {resource_type.lower(): resource_type for resource_type in valid}
+    text = name[:_MAX_NAME].lower()
+    near = [text] if text in names else get_close_matches(text, names, n=3)
     if near:
         hint = f"Did you mean {' or '.join(names[close_match] for close_match in near)}?"
     else:

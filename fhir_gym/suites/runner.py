@@ -192,8 +192,8 @@ class _Evaluation:
 
     def _add(self, rollout: Rollout) -> None:
         key = (rollout.env_id, rollout.task.key, rollout.task.variation, rollout.repeat)
-        known = self.episodes.get(key)
-        if known is None or not known.graded:
+        earlier = self.episodes.get(key)
+        if earlier is None or not earlier.graded:
             self.episodes[key] = EpisodeMetrics.of(rollout)
             self._graded += rollout.graded
             self._successes += rollout.success is True

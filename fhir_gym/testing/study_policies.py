@@ -102,10 +102,10 @@ class StudyModel:
         self._known: dict[str, _KnownEpisode] = {}
         for env_id, key, number, phrasing in episodes:
             task = get_task(env_id, key)
-            made = task.variation(number, worlds[env_id], phrasing)
-            episode = _KnownEpisode(env_id, task, number, made.prompt, made.params)
-            other = self._known.setdefault(made.prompt, episode)
-            if other.task is not task or other.params != made.params:
+            variation = task.variation(number, worlds[env_id], phrasing)
+            episode = _KnownEpisode(env_id, task, number, variation.prompt, variation.params)
+            other = self._known.setdefault(variation.prompt, episode)
+            if other.task is not task or other.params != variation.params:
                 raise FhirGymError(f"{env_id}, task {key}, variation {number} has the same prompt as another episode")
 
     def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:

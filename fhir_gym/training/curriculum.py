@@ -192,9 +192,9 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
     """
     phrasings: dict[TaskName, tuple[int, ...]] = {}
     for name in tasks:
-        known = task_set(name.env_id)
-        require_phrasing(known, [name.task], held_out)
-        phrasings[name] = tuple(n for n in range(len(find_task(known, name.task).prompts)) if n != held_out)
+        all_tasks = task_set(name.env_id)
+        require_phrasing(all_tasks, [name.task], held_out)
+        phrasings[name] = tuple(n for n in range(len(find_task(all_tasks, name.task).prompts)) if n != held_out)
         if not phrasings[name]:
             raise TrainingError(f"task {name.task} of {name.env_id} has only one phrasing, so it cannot be held out")
     return phrasings

@@ -118,9 +118,9 @@ class Evaluation:
 
         The attempts of different runs at one variation stay apart, so they do not count as repeats.
         """
-        given = list(evaluations)
+        listed = list(evaluations)
         values: dict[str, list[tuple[float, int]]] = {}
-        for evaluation in given:
+        for evaluation in listed:
             for name, value in evaluation.metrics.items():
                 values.setdefault(name, []).append((value, evaluation.episodes))
         metrics = {
@@ -129,8 +129,8 @@ class Evaluation:
             )
             for name, weighted in sorted(values.items())
         }
-        attempts = tuple(task_attempts for evaluation in given for task_attempts in evaluation.attempts)
-        return cls(attempts, metrics, sum(evaluation.not_graded for evaluation in given))
+        attempts = tuple(task_attempts for evaluation in listed for task_attempts in evaluation.attempts)
+        return cls(attempts, metrics, sum(evaluation.not_graded for evaluation in listed))
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:

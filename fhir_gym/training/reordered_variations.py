@@ -67,8 +67,8 @@ def _mirrored_task(task: Task[Any]) -> Task[Any]:
     def variation(self: Task[Any], k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         return mirrored(task.variation(k, world, phrasing))
 
-    made: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()
-    return made
+    mirrored_task: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()
+    return mirrored_task
 
 
 def _exchanged_ids(setup: Sequence[Resource]) -> dict[str, str]:

@@ -98,8 +98,8 @@ def _problem(method: str, headers: Headers) -> str | None:
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     # From a page with the policy `no-referrer`, browsers send the origin "null"; then the site alone decides.
-    known = (None, f"http://{host}") if site is None else (None, f"http://{host}", "null")
-    if site not in (None, "same-origin") or origin not in known:
+    own_origins = (None, f"http://{host}") if site is None else (None, f"http://{host}", "null")
+    if site not in (None, "same-origin") or origin not in own_origins:
         return "This viewer accepts forms only from its own pages.\n"
     return None
 

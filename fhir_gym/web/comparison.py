@@ -90,8 +90,8 @@ class ComparisonQuery:
 
     def url(self, **changes: object) -> dict[str, object]:
         """Return the parameters of a URL after changes; without a change of the page, its first page."""
-        wanted = {**asdict(self), "page": 1, **changes}
-        return {name: value for name, value in wanted.items() if value != "" and (name, value) != ("page", 1)}
+        fields = {**asdict(self), "page": 1, **changes}
+        return {name: value for name, value in fields.items() if value != "" and (name, value) != ("page", 1)}
 
 
 def routes(context: ViewerContext) -> list[BaseRoute]:

@@ -83,10 +83,10 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
         where, parameters = query.where(None)
         [(episodes,)] = index.select(f"SELECT count(*) FROM episode WHERE {where}", parameters)
         for page in range(1, number_of_pages(episodes) + 1):
-            wanted = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
-            name = context.links.episodes(**wanted.url(page=page))
+            exported_query = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
+            name = context.links.episodes(**exported_query.url(page=page))
             if name is not None:
-                yield ExportedPage(name, partial(render, context, wanted))
+                yield ExportedPage(name, partial(render, context, exported_query))
 
 
 def render(context: ViewerContext, query: EpisodeQuery) -> str:
@@ -140,18 +140,18 @@ def _filters(index: RolloutIndex) -> list[Filter]:
     titles = {
         task: " ".join([task, title]) for task, title in index.select("SELECT task, max(title) FROM episode GROUP BY 1")
     }
-    filters = [
+    shown_filters = [
         Filter("file", "File", _options(index, "file", {file: str(path) for file, path in enumerate(paths)})),
         Filter("run", "Run", tuple(Option(str(run.id), run.name, run.episodes) for run in runs[:_MAX_OPTIONS])),
         Filter("pack", "Environment", _options(index, "env_id")),
         Filter("task", "Task", _options(index, "task", titles)),
     ]
-    filters = [episode_filter for episode_filter in filters if len(episode_filter.options) > 1]
+    shown_filters = [episode_filter for episode_filter in shown_filters if len(episode_filter.options) > 1]
     results = (("success", "success"), ("failed", "failed"), ("unjudged", "not judged"))
     errors = (("failure", "ended by a failure"), ("invalid", "has invalid actions"), ("none", "neither"))
     checks = "SELECT name, count(*) FROM failed_check GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
     return [
-        *filters,
+        *shown_filters,
         Filter("result", "Result", tuple(Option(*result) for result in results)),
         Filter("check", "Failed check", tuple(Option(*row) for row in _named(index.select(checks, [_MAX_OPTIONS])))),
         Filter("stop", "Stop reason", _options(index, "stop_reason")),

@@ -193,15 +193,15 @@ class EpisodePages:
     def _urls_around(self, file: int, line: int, query: EpisodeQuery) -> dict[str, str | None]:
         """Return the addresses of a table, and of the episodes before and after an episode in the table."""
         context = self._context
-        links, index, wanted = context.links, context.index, query.url()
-        if wanted:
+        links, index, query_fields = context.links, context.index, query.url()
+        if query_fields:
             before, after = index.neighbours_where(file, line, *context.where(query), query.order())
         else:
             before, after = index.neighbours(file, line)
         return {
-            "previous": links.episode(*before, wanted) if before else None,
-            "next": links.episode(*after, wanted) if after else None,
-            "table": links.episodes(**wanted),
+            "previous": links.episode(*before, query_fields) if before else None,
+            "next": links.episode(*after, query_fields) if after else None,
+            "table": links.episodes(**query_fields),
         }
 
 

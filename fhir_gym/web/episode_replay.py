@@ -104,8 +104,8 @@ class EpisodeTrace:
 
     def turns_of(self, references: Iterable[str]) -> list[int]:
         """Return the numbers of the turns that read or wrote one of these resources."""
-        wanted = set(references)
-        return [number for number, turn in enumerate(self.turns, 1) if not wanted.isdisjoint(turn.touched)]
+        named = set(references)
+        return [number for number, turn in enumerate(self.turns, 1) if not named.isdisjoint(turn.touched)]
 
     def required_records(self) -> list[tuple[str, list[int]]]:
         """Return each record that the agent must read, with the numbers of the turns that returned it."""

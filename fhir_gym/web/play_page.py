@@ -113,13 +113,13 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
     )
 
 
-def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str = "") -> str:
+def render_play(context: ViewerContext, play: Play, form: _Fields, problem: str = "") -> str:
     """Return the page of an episode that a person plays, or played.
 
     Args:
         context: The viewer.
         play: The play.
-        given: Values for the forms. `url` fills in the URL of the next request, `change` a request that replaces the
+        form: Values for the forms. `url` fills in the URL of the next request, `change` a request that replaces the
             resource of the latest answer.
         problem: Why the last form was not an action.
     """
@@ -143,7 +143,7 @@ def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str
         url_of=ReferenceLinks(context, world, trace) if play.over else partial(_next_request, play),
         further_pages=[(name, _fill_in(play, url)) for name, url in (last.links if last else ()) if name != "self"],
         changeable=f"{resource['resourceType']}/{resource['id']}" if resource else "",
-        given=_change_of(resource) if resource and "change" in given else given,
+        given=_change_of(resource) if resource and "change" in form else form,
         problem=problem,
         methods=_METHODS,
     )

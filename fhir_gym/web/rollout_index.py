@@ -439,12 +439,12 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
     def _find_files(self) -> None:
         """Start to read files that have appeared in the given folders."""
-        known = set(self.paths)
-        for given in self.given:
+        indexed = set(self.paths)
+        for source in self.given:
             with suppress(OSError):  # a folder that was deleted has no new files
-                for path in rollout_files(given) if given.is_dir() else [given]:
-                    if path not in known:
-                        known.add(path)
+                for path in rollout_files(source) if source.is_dir() else [source]:
+                    if path not in indexed:
+                        indexed.add(path)
                         self._readers.append(RolloutReader(path))
 
     def _follow(self) -> None:
@@ -487,11 +487,11 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
 def _add_episode(db: sqlite3.Connection, file: int, line: Line, row: EpisodeRow) -> None:
     digest = row.run_digest
-    known = db.execute("SELECT id FROM run WHERE file = ? AND digest = ?", (file, digest)).fetchone()
-    if known is None:
+    earlier = db.execute("SELECT id FROM run WHERE file = ? AND digest = ?", (file, digest)).fetchone()
+    if earlier is None:
         new = db.execute("INSERT INTO run VALUES (NULL, ?, ?, ?, ?)", (file, row.agent, row.settings, digest))
-        known = (new.lastrowid,)
-    values = [file, line.number, line.start, line.length, known[0], *row.values(), len(row.failed_checks)]
+        earlier = (new.lastrowid,)
+    values = [file, line.number, line.start, line.length, earlier[0], *row.values(), len(row.failed_checks)]
     added = db.execute(f"INSERT INTO episode VALUES (NULL, {', '.join('?' * len(values))})", values)
     checks = [(name, added.lastrowid) for name in row.failed_checks]
     db.executemany("INSERT INTO failed_check VALUES (?, ?)", checks)

@@ -250,8 +250,8 @@ def incoming_references(
             counted = session.get(f"/{query}&_summary=count")
             count = counted.get("total", 0) if isinstance(counted, dict) else 0
             place = parameter.expression.partition(".where(")[0]
-            known = own.get(place)
-            if count and (known is None or known.count < count):
+            earlier = own.get(place)
+            if count and (earlier is None or earlier.count < count):
                 own[place] = IncomingReferences(kind, name, count, query)
         incoming += sorted(own.values(), key=lambda references: references.parameter)
     return incoming

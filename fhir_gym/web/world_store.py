@@ -35,8 +35,8 @@ class WorldStore(AbstractContextManager["WorldStore"]):
         given: Worlds that the user gave. The store closes them.
     """
 
-    def __init__(self, given: Sequence[World] = ()) -> None:
-        self._opened = {world.manifest.name: world for world in given}
+    def __init__(self, worlds: Sequence[World] = ()) -> None:
+        self._opened = {world.manifest.name: world for world in worlds}
         self.given = tuple(self._opened)
         self._lock = threading.RLock()
         self._paths: dict[str, Path] = {}

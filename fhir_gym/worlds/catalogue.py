@@ -166,15 +166,15 @@ def installed_world(name: str) -> Recipe | Path | None:
     return None if point is None else _resolved(point)
 
 
-def installed_worlds(known: Collection[str] = ()) -> dict[str, Recipe | Path]:
+def installed_worlds(names: Collection[str] = ()) -> dict[str, Recipe | Path]:
     """Return all plugin worlds by name; a broken plugin causes a warning.
 
     Args:
-        known: Names to skip because other worlds have them.
+        names: Names to skip because other worlds have them.
     """
     installed = {}
     for name, point in entry_points_of(WORLDS).items():
-        if name in known:
+        if name in names:
             continue
         try:
             installed[name] = _resolved(point)

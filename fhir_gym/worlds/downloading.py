@@ -133,7 +133,7 @@ class Download:
                 raise LinkError(f"cannot import {state.type} of {self.client.base}: {error}") from error
             state = self.journal.add(state, page.resources, page.next)
             if self.progress:
-                done = sum(known.resources for name in self.types if (known := self.journal.state(name)))
+                done = sum(progress.resources for name in self.types if (progress := self.journal.state(name)))
                 self.progress(done, max(done, total))
 
 

@@ -86,7 +86,7 @@ def test_outlines_are_visible_on_paper() -> None:
 def test_parts_differ_in_grey_scale() -> None:
     lightness = [lab(part_style(number).fill)[0] for number in range(3)]
     assert lightness == sorted(lightness, reverse=True)
-    assert min(shade - other for shade, other in pairwise(lightness)) >= 20
+    assert min(darker - other for darker, other in pairwise(lightness)) >= 20
 
 
 def test_shades_get_darker_and_keep_their_text_readable() -> None:

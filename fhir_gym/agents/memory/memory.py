@@ -140,11 +140,11 @@ class Memory:
             k: Maximum number of reflections.
         """
         require_whole("k", k, 0)
-        wanted = (resource_type, find_operation(operation))
+        label = (resource_type, find_operation(operation))
         reflections = [
             reflection
             for reflection in self.reflections
-            if reflection.kind == "micro" and (reflection.resource_type, reflection.operation) == wanted
+            if reflection.kind == "micro" and (reflection.resource_type, reflection.operation) == label
         ]
         return sorted(reflections, key=lambda reflection: -reflection.support)[:k]
 
@@ -192,10 +192,10 @@ class Memory:
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
-def _require_same_embedder(wanted: EmbedderRecord, given: EmbedderRecord, where: object) -> None:
-    if (wanted.name, wanted.dimension, wanted.hash) != (given.name, given.dimension, given.hash):
+def _require_same_embedder(expected: EmbedderRecord, actual: EmbedderRecord, where: object) -> None:
+    if (expected.name, expected.dimension, expected.hash) != (actual.name, actual.dimension, actual.hash):
         raise MemoryFileError(
-            f"{where} was made with the embedder {_shown(wanted)}, not with {_shown(given)}: "
+            f"{where} was made with the embedder {_shown(expected)}, not with {_shown(actual)}: "
             "use that embedder, or train the memory again"
         )
 

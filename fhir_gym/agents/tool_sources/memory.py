@@ -62,13 +62,13 @@ class MemoryTools:
         """Return the reflections as a numbered list, or an error text."""
         if name not in self._schemas:
             return unknown_tool(name, list(self._schemas))
-        given = check_arguments(self._schemas[name], arguments)
-        if isinstance(given, str):
-            return given
+        checked = check_arguments(self._schemas[name], arguments)
+        if isinstance(checked, str):
+            return checked
         if name == _MICRO:
-            return self._micro(given["resourceType"], given["operation"])
+            return self._micro(checked["resourceType"], checked["operation"])
         # In a thread, because the embedder may load a model or wait for an endpoint.
-        reflections = await asyncio.to_thread(self.memory.macro, given["task"][:_MAX_TASK], self._macro_k)
+        reflections = await asyncio.to_thread(self.memory.macro, checked["task"][:_MAX_TASK], self._macro_k)
         texts = [f"Similar task: {reflection.situation}\n   Advice: {reflection.text}" for reflection, _ in reflections]
         return _numbered(texts) if texts else "No reflections about tasks are stored."
 

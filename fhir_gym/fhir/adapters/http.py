@@ -95,7 +95,7 @@ def fhir_endpoint(
         )
         try:
             response = await queue.run(
-                http.client, partial(answer, request), expected=_expected(request), wanted=_wanted(http)
+                http.client, partial(answer, request), expected=_expected(request), is_wanted=_wanted(http)
             )
         except (InfraError, WorldError) as error:
             return _outcome(500, str(error))
@@ -138,10 +138,10 @@ def _expected(request: Request) -> float:
 
 
 def _wanted(http: HttpRequest) -> Callable[[], Awaitable[bool]]:
-    async def wanted() -> bool:
+    async def is_wanted() -> bool:
         return not await http.is_disconnected()
 
-    return wanted
+    return is_wanted
 
 
 def _is_browser_at_base(http: HttpRequest, path: str) -> bool:
@@ -280,7 +280,12 @@ class RequestQueue:
     _task: asyncio.Task[None] | None = None
 
     async def run(
-        self, client: Hashable, work: Callable[[], Response], *, expected: float, wanted: Callable[[], Awaitable[bool]]
+        self,
+        client: Hashable,
+        work: Callable[[], Response],
+        *,
+        expected: float,
+        is_wanted: Callable[[], Awaitable[bool]],
     ) -> Response | None:
         """Wait for the request's turn and run it.
 
@@ -288,14 +293,14 @@ class RequestQueue:
             client: The client's address and port.
             work: Function that answers the request without waiting.
             expected: The expected duration in seconds. If clients have equal use, the shortest request goes first.
-            wanted: Function that returns whether the client is still connected; called if the request had to wait.
+            is_wanted: Function that returns whether the client is still connected; called if the request had to wait.
 
         Returns:
             The response; None if the client is gone.
         """
         answer: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
         self._arrived += 1
-        self._waiting.append(_Waiting(client, expected, work, wanted, self._arrived, answer))
+        self._waiting.append(_Waiting(client, expected, work, is_wanted, self._arrived, answer))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         return await answer

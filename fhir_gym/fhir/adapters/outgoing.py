@@ -118,12 +118,12 @@ def is_bundle(request: Request) -> bool:
 def in_requested_format(request: Request, response: Response) -> Response:
     """Return the JSON response to a write in the format that the agent asked for."""
     pairs = decode_query(request.query)
-    wanted, indent = requested_format(request, pairs), ("_pretty", "true") in pairs
-    if (wanted is DEFAULT_FORMAT and not indent) or not response.headers.get("Content-Type", "").startswith(FHIR_JSON):
+    format_, indent = requested_format(request, pairs), ("_pretty", "true") in pairs
+    if (format_ is DEFAULT_FORMAT and not indent) or not response.headers.get("Content-Type", "").startswith(FHIR_JSON):
         return response
     headers = {name: value for name, value in response.headers.items() if name != "Content-Type"}
     try:
-        return write_response(replace(response, headers=headers), wanted, indent=indent, limits=Limits())
+        return write_response(replace(response, headers=headers), format_, indent=indent, limits=Limits())
     except FhirError:  # nested too deeply for the format
         return response
 

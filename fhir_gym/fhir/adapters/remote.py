@@ -184,8 +184,8 @@ class RemoteSession(FhirSession):
             self._journal.answered(new)
         after = read_all(self._http, [state.key for changed in states for state in changed], self._now)
         states = [[state._replace(after=after[state.key]) for state in changed] for changed in states]
-        known = [state for changed in states for state in changed if response.status < 300 or state.effect]
-        self._log[position:] = known + [ResourceStates(kind, id, None) for kind, id in new]
+        kept_states = [state for changed in states for state in changed if response.status < 300 or state.effect]
+        self._log[position:] = kept_states + [ResourceStates(kind, id, None) for kind, id in new]
         return replace(response, done=interactions(request, response, parts, states))
 
     @contextmanager
@@ -330,10 +330,10 @@ class RemoteSession(FhirSession):
             if told is None:
                 unknown += [write.problem] if write.creates or write.doubt else []
                 continue
-            known = {state.key for state in self._log}
+            logged_keys = {state.key for state in self._log}
             others: dict[Key, list[Version]] = {}
             for version in told[0]:
-                if version.key not in known:
+                if version.key not in logged_keys:
                     others.setdefault(version.key, []).append(version)
             for (kind, id), versions in others.items():
                 try:
@@ -394,8 +394,8 @@ class RemoteSession(FhirSession):
             if before is not None and resource and _version(resource) == _version(before):
                 break
             versions.append(resource)
-        known = {version and _version(version) for version in versions}
-        unlisted = [resource for resource in seen if (resource and _version(resource)) not in known]
+        version_ids = {version and _version(version) for version in versions}
+        unlisted = [resource for resource in seen if (resource and _version(resource)) not in version_ids]
         return (*unlisted, *reversed(versions))
 
     def _history(self, resource_type: str, id: str, count: int) -> list[Resource | None] | None:

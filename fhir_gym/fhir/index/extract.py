@@ -67,14 +67,14 @@ class _Extractor:
 def _extractor(resource_type: str, pids: frozenset[int] | None) -> _Extractor:
     spec = index_spec(resource_type)
     when = spec.when.pids[0] if spec.when else 0
-    wanted = [(kind, path, pid) for kind, path, pid in spec.indexed if pids is None or pid in pids]
+    indexed = [(kind, path, pid) for kind, path, pid in spec.indexed if pids is None or pid in pids]
     beside = pids is not None and when not in pids
-    if beside and any(kind == "token" for kind, *_ in wanted):
-        wanted += [(kind, path, pid) for kind, path, pid in spec.indexed if pid == when]
+    if beside and any(kind == "token" for kind, *_ in indexed):
+        indexed += [(kind, path, pid) for kind, path, pid in spec.indexed if pid == when]
     top = _Node()
-    for kind, path, pid in wanted:
+    for kind, path, pid in indexed:
         top.reach(path.steps).writers.append((truth if path.truth else _writer(kind, path), pid))
-    absent = tuple(dict.fromkeys(pid for _, path, pid in wanted if path.truth))
+    absent = tuple(dict.fromkeys(pid for _, path, pid in indexed if path.truth))
     return _Extractor(tuple(top.walks().items()), spec.compartment, when, beside, absent)
 
 

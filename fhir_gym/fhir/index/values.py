@@ -168,9 +168,9 @@ def _parts_of(*names: str) -> Writer:
 # dates
 
 
-def _span(interval: Interval | None, pid: int, rows: RowBuffer) -> None:
-    if interval:
-        low, high, low_day, high_day = interval
+def _span(spanned: Interval | None, pid: int, rows: RowBuffer) -> None:
+    if spanned:
+        low, high, low_day, high_day = spanned
         rows.date[pid, rows.compartment, low, rows.rid, high, low_day, high_day] = None
 
 

@@ -130,22 +130,22 @@ def posted_meta(request: Request) -> Resource:
         FhirError: The body has none.
     """
     parameters = serialization.parse_resource(request.body, None) if request.body else {}
-    given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
-    if not isinstance(given, dict):
+    meta = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
+    if not isinstance(meta, dict):
         raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
-    return given
+    return meta
 
 
 def _change_meta(ctx: RequestContext, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
     operation = "$meta-add" if add else "$meta-delete"
     ctx.doing("update", resource_type, id, operation)
-    given = posted_meta(request)
+    posted = posted_meta(request)
     row = _find(ctx, resource_type, id)
     resource = stored(row.body)
     meta = dict(resource.get("meta", {}))
     for name in _TAGS:
         values = {_key(value): value for value in meta.pop(name, [])}
-        for value in given.get(name, []) if isinstance(given.get(name), list) else []:
+        for value in posted.get(name, []) if isinstance(posted.get(name), list) else []:
             if add:
                 values.setdefault(_key(value), value)
             else:
@@ -328,8 +328,8 @@ def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) 
     if ctx.request.method == "POST":
         resource = serialization.parse_resource(ctx.request.body, None)
         if resource["resourceType"] == "Parameters":
-            resource, given = _from_parameters(resource)
-            mode = given or mode
+            resource, mode_parameter = _from_parameters(resource)
+            mode = mode_parameter or mode
     if mode is not None and mode not in _MODES:
         raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
     if mode == "delete":

@@ -88,8 +88,8 @@ class SearchResult:
         size = next((p for p in _LATER_PASSES if p >= end and p > len(self.known)), _ALL)
         before = set(self.known)
         rids = fetch(ctx, self.query, size)
-        known = self.known + array("q", (rid for rid in rids if rid not in before))
-        return replace(self, known=known, exhausted=size == _ALL or len(rids) < size)
+        rids_so_far = self.known + array("q", (rid for rid in rids if rid not in before))
+        return replace(self, known=rids_so_far, exhausted=size == _ALL or len(rids) < size)
 
 
 # the first page
@@ -226,17 +226,17 @@ def criteria(resource_type: str, query: str) -> Pairs:
     Raises:
         FhirError: The query has an unknown parameter.
     """
-    known = search_parameters(resource_type)
+    parameters = search_parameters(resource_type)
     pairs = []
     for name, value in decode_query(query):
         base = parse_name(name).base
-        if not base.startswith("_") and base not in known:
+        if not base.startswith("_") and base not in parameters:
             raise FhirError(
                 400,
                 f"HAPI-0488: Failed to parse match URL[{resource_type}?{query}] - Resource type {resource_type} does "
                 f"not have a parameter with name: {base}",
             )
-        if base in known or base == "_has":
+        if base in parameters or base == "_has":
             pairs.append((name, value))
     return pairs
 

@@ -49,15 +49,15 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
     return rids[:first] + resources_in_hash_order(sorted(rids[first:]))
 
 
-def _take(group: dict[str, set[int]], seen: set[int], included: list[int], frontier: dict[str, list[int]]) -> None:
+def _take(group: dict[str, set[int]], seen: set[int], collected: list[int], frontier: dict[str, list[int]]) -> None:
     """Add new resources to the answer and to the starting points of the next round."""
     types = {rid: type_ for type_, rids in group.items() for rid in rids if rid not in seen}
     for rid in resources_in_hash_order(sorted(types)):
         type_ = types[rid]
         seen.add(rid)
-        included.append(rid)
+        collected.append(rid)
         frontier.setdefault(type_, []).append(rid)
-    check_number(included)
+    check_number(collected)
 
 
 def check_number(rids: _Rids) -> _Rids:

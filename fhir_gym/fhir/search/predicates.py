@@ -187,9 +187,9 @@ def failed_search(diagnostics: str) -> FhirError:
 
 def unknown_parameter(resource_type: str, name: str, *, code: int = 524) -> FhirError:
     """The error for a parameter that the type does not have."""
-    known = ", ".join(sorted(search_parameters(resource_type)))
+    names = ", ".join(sorted(search_parameters(resource_type)))
     return FhirError(
         400,
         f'HAPI-{code:04}: Unknown search parameter "{name}" for resource type "{resource_type}". '
-        f"Valid search parameters for this search are: [{known}]",
+        f"Valid search parameters for this search are: [{names}]",
     )

@@ -293,10 +293,10 @@ def _parse(name: str, modifier: str, value: str) -> Include:
         raise FhirError(400, f'HAPI-2016: {bad}Invalid/unsupported resource type: "{target}"')
     parameters = search_parameters(source)
     if parameter != "*" and parameter not in parameters:
-        known = ", ".join(sorted(n for n, p in parameters.items() if p.type == "reference"))
+        names = ", ".join(sorted(n for n, p in parameters.items() if p.type == "reference"))
         raise FhirError(
             400,
             f'HAPI-2015: {bad}Unknown search parameter "{parameter}" for resource type "{source}". '
-            f"Valid search parameters for this search are: [{known}]",
+            f"Valid search parameters for this search are: [{names}]",
         )
     return Include(name == "_revinclude", iterate, source, parameter, target or None)

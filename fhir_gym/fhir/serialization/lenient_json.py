@@ -78,11 +78,11 @@ class _Reader:
 
     def _leave(self) -> None:
         container, start = self.open[-1]
-        char, wanted = self.text[self.at], "}" if isinstance(container, dict) else "]"
+        char, closing = self.text[self.at], "}" if isinstance(container, dict) else "]"
         self.at += 1
-        if char != wanted:
+        if char != closing:
             opened = f"(for {_kind(container)} starting at {self._place(start)})"
-            self._fail(f"Unexpected close marker '{char}': expected '{wanted}' {opened}", self.at)
+            self._fail(f"Unexpected close marker '{char}': expected '{closing}' {opened}", self.at)
         self.open.pop()
         self.names.pop()
 

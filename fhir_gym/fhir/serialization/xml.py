@@ -236,11 +236,11 @@ class _Writer:
 
 def _properties(value: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield the name of each child element with its value and the id and extensions of a primitive value."""
-    for key, given in value.items():
+    for key, content in value.items():
         name = key.removeprefix("_")
         if not _NAME.fullmatch(name) or (key != name and name in value):
             continue
-        values = given if isinstance(given, list) else [given]
+        values = content if isinstance(content, list) else [content]
         companions = value.get(f"_{name}")
         companions = companions if isinstance(companions, list) else [companions]
         if key != name:

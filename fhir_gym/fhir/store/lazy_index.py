@@ -44,9 +44,9 @@ class Batch:
         self,
         resource_type: str,
         resources: Sequence[tuple[int, Resource | bytes]],
-        known: dict[int, bytes] | None = None,
+        bodies: dict[int, bytes] | None = None,
     ) -> None:
-        self._type, self._resources, self.known = resource_type, resources, known
+        self._type, self._resources, self.known = resource_type, resources, bodies
         self._rids = frozenset(rid for rid, _ in resources)
         self._removed: frozenset[int] = frozenset()
         self._computed: dict[int, IndexRows] = {}
@@ -68,8 +68,8 @@ class Batch:
         return index_rows
 
     def _compute(self, pids: frozenset[int]) -> None:
-        known = {} if self.known is None else self.known
-        if unknown := pids.difference(known):
+        bodies = {} if self.known is None else self.known
+        if unknown := pids.difference(bodies):
             by_path: dict[int, IndexRows] = {pid: {} for pid in unknown}
             parsed = (
                 (rid, serialization.loads(resource) if isinstance(resource, bytes) else resource)
@@ -80,8 +80,8 @@ class Batch:
                     by_path[row[0]].setdefault(table, []).append(row)
             self._computed |= by_path
             if self.known is not None:
-                known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
-        self._computed |= {pid: pickle.loads(known[pid]) for pid in pids - unknown}
+                bodies.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
+        self._computed |= {pid: pickle.loads(bodies[pid]) for pid in pids - unknown}
 
     def resources(self) -> Iterator[tuple[int, Resource | bytes]]:
         """Yield the rids and resources, without those that were removed."""
@@ -148,8 +148,8 @@ class Unindexed:
         rows_by_table: IndexRows = {}
         for batches in self.missing.values():
             for batch, missing in batches:
-                if wanted := missing & pids:
-                    for table, rows in batch.index_rows(wanted).items():
+                if requested := missing & pids:
+                    for table, rows in batch.index_rows(requested).items():
                         rows_by_table.setdefault(table, []).extend(rows)
         return rows_by_table
 

@@ -185,12 +185,12 @@ class Store:
         ids: dict[str, list[str]] = {}
         for resource_type, id in keys:
             ids.setdefault(resource_type, []).append(id)
-        wanted = serialization.dumps(ids).decode()
+        ids_text = serialization.dumps(ids).decode()
         versions: dict[tuple[str, str], tuple[int, int]] = {}
         for db in self.schemas():
             query = _KNOWN.replace("{db}", db)
             versions.update(
-                ((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (wanted,))
+                ((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (ids_text,))
             )
         return versions
 
@@ -328,8 +328,8 @@ class Store:
         for rid, resource_type, _, _, _, _, _, body, _ in current:
             by_type.setdefault(resource_type, []).append((rid, body))
         for resource_type, resources in by_type.items():
-            known = snapshot.index_rows[resource_type]
-            self._unindexed.add_batch(resource_type, Batch(resource_type, resources, known))
+            indexed = snapshot.index_rows[resource_type]
+            self._unindexed.add_batch(resource_type, Batch(resource_type, resources, indexed))
 
     def index_all(self) -> None:
         """Write all missing index rows, for queries that do not name their path ids."""
@@ -371,9 +371,11 @@ class Store:
     def _replace(self, old: Iterable[ResourceRow]) -> None:
         """Move the overlay's current rows of resources to the replaced versions, and delete their index rows."""
         present = "SELECT 1 FROM overlay.resource WHERE rid = ?"
-        known = [row for row in old if row.type in self._types and self.db.execute(present, (row.rid,)).fetchone()]
-        self._do_each(_KEEP, [(row.rid,) for row in known])
-        self._remove([(row.type, row.rid) for row in known])
+        indexed_rows = [
+            row for row in old if row.type in self._types and self.db.execute(present, (row.rid,)).fetchone()
+        ]
+        self._do_each(_KEEP, [(row.rid,) for row in indexed_rows])
+        self._remove([(row.type, row.rid) for row in indexed_rows])
 
     def _remove(self, keys: Sequence[tuple[str, int]]) -> None:
         """Remove the overlay's current rows of resources, given by type and rid, with their index rows."""

@@ -168,10 +168,10 @@ def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:
 def presence(expression: str) -> Callable[[Node], bool] | None:
     """Return a function for an expression that only asks whether elements are there, such as most of them are."""
     terms = [_TERM.fullmatch(term) for term in expression.split(" or ")]
-    wanted = [(term[1], term[2] == "exists") for term in terms if term]
-    if len(wanted) < len(terms):
+    paths = [(term[1], term[2] == "exists") for term in terms if term]
+    if len(paths) < len(terms):
         return None
-    return lambda node: any((node.find(name) is not None) == there for name, there in wanted)
+    return lambda node: any((node.find(name) is not None) == there for name, there in paths)
 
 
 def expression_of(constraint: Constraint) -> str:

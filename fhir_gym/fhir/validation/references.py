@@ -71,8 +71,8 @@ def _check_stated(node: Node, stated: str, actual: str | None, allowed: tuple[st
         _report_target(node, stated, [actual], issues)
 
 
-def _report_target(node: Node, kind: str, wanted: list[str], issues: Issues) -> None:
-    expected = f"([{', '.join(wanted)}])"
+def _report_target(node: Node, kind: str, target_types: list[str], issues: Issues) -> None:
+    expected = f"([{', '.join(target_types)}])"
     text = f"Invalid Resource target type. Found {kind}, but expected one of {expected}"
     issues.add("error", node.path, text, "Reference_REF_BadTargetType", node.steps)
 
@@ -82,14 +82,14 @@ def _report_target(node: Node, kind: str, wanted: list[str], issues: Issues) -> 
 
 def check_duplicates(resource: Node, issues: Issues) -> None:
     """Report contained resources with the id of an earlier one."""
-    known: set[str] = set()
+    seen_ids: set[str] = set()
     for contained in resource.find_all("contained"):
         id = contained.text_of("id")
-        if id in known:
+        if id in seen_ids:
             text = f"Duplicate ID for contained resource: {id}"
             issues.add("error", contained.path, text, "RESOURCE_DUPLICATE_CONTAINED_ID", contained.steps)
         elif id is not None:
-            known.add(id)
+            seen_ids.add(id)
 
 
 def check_orphans(resource: Node, issues: Issues) -> None:

@@ -96,11 +96,11 @@ def _described(issue: Issue, text: str, end: int) -> Json:
     }
 
 
-def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
+def _ends(text: str, places: set[Steps]) -> Iterator[tuple[Steps, int]]:
     """Yield the end of each wanted value; what is not JSON gives wrong places, but no error."""
     path: list[str | int | None] = []  # None where the name of a member comes next
     name = ""
-    for token in _TOKEN.finditer(text) if wanted else ():
+    for token in _TOKEN.finditer(text) if places else ():
         mark = token[0]
         if mark == "{":
             path.append(None)
@@ -115,5 +115,5 @@ def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
         else:
             if mark in "}]" and path:
                 path.pop()
-            if tuple(path) in wanted:
+            if tuple(path) in places:
                 yield cast(Steps, tuple(path)), token.end()

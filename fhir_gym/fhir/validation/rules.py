@@ -79,24 +79,24 @@ def _check_value(node: Node, url: str, types: tuple[str, ...], issues: Issues) -
 
 
 def _check_parts(node: Node, url: str, definition: ExtensionDefinition, issues: Issues) -> None:
-    given: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in node.find_all("extension"):
         name = part.text_of("url") or ""
-        known = definition.parts.get(name)
-        if known is not None:
-            given[name] = given.get(name, 0) + 1
-            _check_value(part, name, known.types, issues)
+        nested = definition.parts.get(name)
+        if nested is not None:
+            counts[name] = counts.get(name, 0) + 1
+            _check_value(part, name, nested.types, issues)
         elif name and not is_absolute(name):
             text = f"Sub-extension url '{name}' is not defined by the Extension {url}|4.0.1"
             where = f"{part.path}[url='{name}']"
             issues.add("error", where, text, "Extension_EXT_SubExtension_Invalid", part.steps)
-    for name, known in definition.parts.items():
-        count, label = given.get(name, 0), f"Extension.extension:{name}"
-        if count < known.least:
-            text = f"{label}: minimum required = {known.least}, but only found {count} (from {url}|4.0.1)"
+    for name, nested in definition.parts.items():
+        count, label = counts.get(name, 0), f"Extension.extension:{name}"
+        if count < nested.least:
+            text = f"{label}: minimum required = {nested.least}, but only found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Minimum", node.steps)
-        if known.most != "*" and count > int(known.most):
-            text = f"{label}: max allowed = {known.most}, but found {count} (from {url}|4.0.1)"
+        if nested.most != "*" and count > int(nested.most):
+            text = f"{label}: max allowed = {nested.most}, but found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Maximum", node.steps)
 
 

@@ -297,8 +297,8 @@ class _Reader:
         self, value: Any, element: Element, parent: Node, where: str, steps: Steps, index: int | None
     ) -> None:
         if not isinstance(value, dict):
-            wanted = "an Array" if element.many else "an Object"
-            text = f"The property {element.name} must be {wanted}, not {describe(value)} (at {where})"
+            expected = "an Array" if element.many else "an Object"
+            text = f"The property {element.name} must be {expected}, not {describe(value)} (at {where})"
             self.error(where, text, steps)
             return
         if self.depth == MAX_DEPTH:
@@ -356,13 +356,13 @@ class _Reader:
         if node.type == "xhtml":
             self._read_markup(node, where)
         if node.type == "boolean":
-            right, wanted = isinstance(value, bool), "a boolean"
+            right, expected = isinstance(value, bool), "a boolean"
         elif node.type in _NUMBERS:
-            right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+            right, expected = isinstance(value, int | float) and not isinstance(value, bool), "a number"
         else:
-            right, wanted = isinstance(value, str), "a string"
+            right, expected = isinstance(value, str), "a string"
         if not right:
-            self.error(where, f"Error parsing JSON: the primitive value must be {wanted}", node.steps)
+            self.error(where, f"Error parsing JSON: the primitive value must be {expected}", node.steps)
 
     def _read_markup(self, node: Node, where: str) -> None:
         try:

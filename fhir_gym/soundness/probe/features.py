@@ -165,10 +165,10 @@ class Background:
 
     def code(self, path: str, value: Json) -> float:
         """The category number of a value, equal in all scenes; NaN once the path has too many distinct values."""
-        known = self._codes.setdefault(path, {})
-        if value not in known and len(known) < _MOST_CODES:
-            known[value] = len(known)
-        return known.get(value, float("nan"))
+        codes = self._codes.setdefault(path, {})
+        if value not in codes and len(codes) < _MOST_CODES:
+            codes[value] = len(codes)
+        return codes.get(value, float("nan"))
 
     def is_closed(self, path: str) -> bool:
         """Whether a path has few distinct values and is therefore categorical; names, for example, are not."""
@@ -269,10 +269,10 @@ class _Scene:
     def _of_targets(self, path: str, targets: Sequence[int | None]) -> Columns:
         columns: Columns = {}
         for kind in dict.fromkeys(self.records[at]["resourceType"] for at in targets if at is not None):
-            known = self.columns(kind)
+            own_columns = self.columns(kind)
             rows = [self.row[at] if at is not None and self._is(at, kind) else -1 for at in targets]
-            of_rows = np.vstack([np.array(list(known.values())).T, np.full(len(known), np.nan)])[rows]
-            columns |= {f"{path} > {name}": of_rows[:, place] for place, name in enumerate(known)}
+            of_rows = np.vstack([np.array(list(own_columns.values())).T, np.full(len(own_columns), np.nan)])[rows]
+            columns |= {f"{path} > {name}": of_rows[:, place] for place, name in enumerate(own_columns)}
         return columns
 
     def _is(self, at: int, kind: str) -> bool:
@@ -293,8 +293,8 @@ class _Scene:
 
 def _extreme(sign: float, values: Column) -> float:
     """Return the highest value for sign 1 and the lowest for sign -1; NaN if all values are missing."""
-    known = values[~np.isnan(values)]
-    return sign * float((sign * known).max()) if known.size else float("nan")
+    present = values[~np.isnan(values)]
+    return sign * float((sign * present).max()) if present.size else float("nan")
 
 
 def _status(flat: Flat) -> str:

@@ -159,10 +159,10 @@ def predict_probabilities(
         labels: Training labels, 0 or 1.
         test: Test rows.
     """
-    known = ~np.isnan(train).all(axis=0)  # scikit-learn cannot bin an empty column
-    if not known.any() or labels.min() == labels.max():
+    has_values = ~np.isnan(train).all(axis=0)  # scikit-learn cannot bin an empty column
+    if not has_values.any() or labels.min() == labels.max():
         return np.zeros(len(test))
-    return np.asarray(_fitted(train[:, known], labels, max_features=0.5).predict_proba(test[:, known])[:, 1])
+    return np.asarray(_fitted(train[:, has_values], labels, max_features=0.5).predict_proba(test[:, has_values])[:, 1])
 
 
 def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArray[np.float64]) -> tuple[list[str], Any]:
@@ -173,12 +173,12 @@ def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArra
         classes: Training classes.
         test: Test rows.
     """
-    known = sorted(set(classes))
-    if not train.shape[1] or len(known) == 1:
-        shares = [classes.count(label) / len(classes) for label in known]
-        return known, np.tile(shares, (len(test), 1))
-    model = _fitted(train, np.array([known.index(class_) for class_ in classes]))
-    return known, model.predict_proba(test)
+    labels = sorted(set(classes))
+    if not train.shape[1] or len(labels) == 1:
+        shares = [classes.count(label) / len(classes) for label in labels]
+        return labels, np.tile(shares, (len(test), 1))
+    model = _fitted(train, np.array([labels.index(class_) for class_ in classes]))
+    return labels, model.predict_proba(test)
 
 
 def _fitted(train: NDArray[np.float64], labels: NDArray[Any], **settings: Any) -> Any:
@@ -214,17 +214,17 @@ def predict_answers(train: Rows, answers: Sequence[str], test: Rows) -> list[str
         test: Counts of the test scenes.
     """
     usual = [answer for answer, _ in Counter(answers).most_common(_MOST_CLASSES)]
-    known, chances = predict_classes(train, [answer if answer in usual else _OTHER for answer in answers], test)
-    if _OTHER in known and len(known) > 1:
-        chances[:, known.index(_OTHER)] = -1  # never predict the class of rare answers
-    return [known[at] for at in np.argmax(chances, axis=1)]
+    labels, chances = predict_classes(train, [answer if answer in usual else _OTHER for answer in answers], test)
+    if _OTHER in labels and len(labels) > 1:
+        chances[:, labels.index(_OTHER)] = -1  # never predict the class of rare answers
+    return [labels[at] for at in np.argmax(chances, axis=1)]
 
 
 def count_records(scenes: Sequence[Scene]) -> Rows:
     """Return one row of record and value counts per scene."""
     by_records = {id(scene.records): scene for scene in scenes}  # the scenes of one variation share their records
-    known = {key: _counts(scene) for key, scene in by_records.items()}
-    counted = [known[id(scene.records)] for scene in scenes]
+    counts_by_records = {key: _counts(scene) for key, scene in by_records.items()}
+    counted = [counts_by_records[id(scene.records)] for scene in scenes]
     common = Counter(name for counts in counted for name in counts)
     names = sorted(name for name, number in common.items() if number >= len(scenes) / 50)
     table = np.array([[float(counts.get(name, 0)) for name in names] for counts in counted])

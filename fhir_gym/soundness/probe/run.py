@@ -111,12 +111,12 @@ def probe(
         MissingExtraError: scikit-learn is not installed.
     """
     require_sklearn()
-    wanted = {(task.pack, task.key) for task in chosen}
+    names = {(task.pack, task.key) for task in chosen}
     pools = _pools(chosen)
     reports: dict[tuple[str, str], TaskProbe] = {}
     jobs, packs = [(pool, effort) for pool in pools], dict.fromkeys(task.pack for task in chosen)
     for done, part in enumerate(run_jobs(probe_pool, world, jobs, packs, workers), 1):
-        reports |= {(task.env, task.task): task for task in part if (task.env, task.task) in wanted}
+        reports |= {(task.env, task.task): task for task in part if (task.env, task.task) in names}
         if progress is not None:
             progress(f"{part[0].env} {part[0].task}", done, len(pools))
     return ProbeReport(tuple(reports[task.pack, task.key] for task in chosen))
@@ -190,8 +190,8 @@ def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerRepor
     )
 
 
-def _share(hits: Sequence[bool]) -> float:
-    return sum(hits) / len(hits)
+def _share(outcomes: Sequence[bool]) -> float:
+    return sum(outcomes) / len(outcomes)
 
 
 def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:

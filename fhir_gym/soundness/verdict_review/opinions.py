@@ -257,18 +257,18 @@ def read_opinion(reply: str, *, success: bool, checks: tuple[str, ...]) -> Parse
     opinion = next((resource for resource in _objects(reply[-_MAX_READ:]) if "opinion" in resource), None)
     if opinion is None:
         return ParsedOpinion(opinion="unreadable", problem="the reply has no JSON object with an opinion")
-    given = _opinion(opinion["opinion"])
+    stated = _opinion(opinion["opinion"])
     parts = {
         "check": next((name for name in checks if name == opinion.get("check")), ""),
         "reason": _text(opinion.get("reason"), MAX_REASON),
         "evidence": _text(opinion.get("evidence"), MAX_EVIDENCE),
     }
-    if given is None:
+    if stated is None:
         return ParsedOpinion(opinion="unreadable", problem="the reply's opinion is unknown", **parts)
-    if given not in allowed_opinions(success):
+    if stated not in allowed_opinions(success):
         verdict = "success" if success else "failure"
-        return ParsedOpinion(opinion="unreadable", problem=f"{given} is impossible for a {verdict}", **parts)
-    return ParsedOpinion(opinion=given, **parts)
+        return ParsedOpinion(opinion="unreadable", problem=f"{stated} is impossible for a {verdict}", **parts)
+    return ParsedOpinion(opinion=stated, **parts)
 
 
 def is_quoted(evidence: str, log: str) -> bool:
@@ -326,8 +326,8 @@ def counts(reviews: Sequence[VerdictReview]) -> list[tuple[str | int, ...]]:
 
 
 def _by_opinion(reviews: Sequence[VerdictReview]) -> list[int]:
-    counts = Counter(review.opinion for review in reviews)
-    return [counts[name] for name in OPINIONS]
+    opinions = Counter(review.opinion for review in reviews)
+    return [opinions[name] for name in OPINIONS]
 
 
 def to_markdown(reviews: Sequence[VerdictReview]) -> str:
@@ -358,13 +358,13 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> Itera
 
 
 def _disputed_checks(reviews: Sequence[VerdictReview]) -> Iterator[str]:
-    counts = Counter(
+    disputed = Counter(
         (review.env_id, review.task, review.check or "(none named)", review.opinion)
         for review in reviews
         if review.opinion in DISAGREEMENTS
     )
-    if counts:
-        rows = [(*key, count) for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    if disputed:
+        rows = [(*key, count) for key, count in sorted(disputed.items(), key=lambda item: (-item[1], item[0]))]
         yield from ("", "## Disputed checks", "")
         yield from _table(("env", "task", "check", "opinion", "times"), rows)
 

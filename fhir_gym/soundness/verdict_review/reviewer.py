@@ -127,13 +127,13 @@ class VerdictReviewer:
         """
         target = Path(folder)
         with lock_folder(target, RecordError):
-            known = {} if overwrite else _read(target / REVIEWS, self._model.model)
-            with _Pass(self, target / REVIEWS, known, budget or BudgetTracker(), progress) as current:
+            recorded = {} if overwrite else _read(target / REVIEWS, self._model.model)
+            with _Pass(self, target / REVIEWS, recorded, budget or BudgetTracker(), progress) as current:
                 try:
                     asyncio.run(current.run(iter(rollouts)))
                 finally:
                     run = current.result
-                    run.reviews = tuple(sorted(known.values(), key=lambda review: review.place))
+                    run.reviews = tuple(sorted(recorded.values(), key=lambda review: review.place))
                     if run.reviews:  # otherwise, the folder keeps what it has
                         files: dict[Path, str | bytes] = {target / REVIEWS: _lines(run.reviews)}
                         write_files(files | {target / SHEET: to_markdown(run.reviews)}, RecordError)
@@ -153,13 +153,13 @@ class _Pass(ExitStack):
         self,
         reviewer: VerdictReviewer,
         path: Path,
-        known: dict[str, VerdictReview],
+        recorded: dict[str, VerdictReview],
         budget: BudgetTracker,
         progress: Callable[[int], None] | None,
     ) -> None:
         super().__init__()
         self.result = ReviewRun()
-        self._reviewer, self._path, self._known = reviewer, path, known
+        self._reviewer, self._path, self._known = reviewer, path, recorded
         self._budget, self._progress = budget, progress
         self._file: BinaryIO | None = None
         self._seen: set[str] = set()

@@ -114,12 +114,12 @@ def grade(
 
 def idle_checks(task: Task[Any], variation: Variation, end: FinishedEpisode, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
-    known = variation.idle_checks
-    if grading not in known:
+    known_idle_checks = variation.idle_checks
+    if grading not in known_idle_checks:
         idle = end.idle()
         by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
-        known[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
-    return known[grading]
+        known_idle_checks[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
+    return known_idle_checks[grading]
 
 
 def measure_tool_usage(task: Task[Any], end: FinishedEpisode) -> ToolUsage:
@@ -150,8 +150,8 @@ def _checks_by_grading(
     params = variation.params
     own, score = task.scored_checks(params, end)
     checks = (*own, *_standard_checks(task, variation, end))
-    wanted = "what decides it was looked up"
-    looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=wanted, actual=evidence.note)
+    check_name = "what decides it was looked up"
+    looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=check_name, actual=evidence.note)
     checks_by_grading: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
     checks_by_grading["state"] = checks_by_grading["evidence"] if task.requires_evidence(params) else checks
     if "official" in task.gradings:
@@ -192,8 +192,8 @@ def _unexpected_changes(task: Task[Any], params: Params, end: FinishedEpisode) -
 
 
 def _fits(expected: ExpectedChange, change: Change) -> bool:
-    wanted = (expected.kind, expected.resource_type)
-    return wanted == (change.kind, change.resource_type) and expected.id in (None, change.id)
+    kind_and_type = (expected.kind, expected.resource_type)
+    return kind_and_type == (change.kind, change.resource_type) and expected.id in (None, change.id)
 
 
 def _name(change: Change) -> tuple[str, str]:
@@ -258,14 +258,19 @@ def find_evidence(task: Task[Any], variation: Variation, end: FinishedEpisode) -
     if not requests:
         return Evidence.of(missing, False, when)
 
-    open_scratch, known = end.open_scratch or _new_session(variation, end), task.counted_records(params)
+    open_scratch, known_counted_record = end.open_scratch or _new_session(variation, end), task.counted_records(params)
     parsed = end.parsed or ParsedResponses()
 
     def shows(supposed: Resource, draw: int) -> bool:
         (placed,) = variation.placed(end.world, [supposed], draw).values()
         with open_scratch([placed]) as session:
             return shows_counterfactual(
-                requests, placed, BudgetedSession(session), known, partial(task.may_match, params), parsed
+                requests,
+                placed,
+                BudgetedSession(session),
+                known_counted_record,
+                partial(task.may_match, params),
+                parsed,
             )
 
     saw = all(shows(supposed, draw) for supposed in counterfactuals for draw in range(_DRAWS))

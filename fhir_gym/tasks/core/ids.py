@@ -112,12 +112,12 @@ _learnt: WeakKeyDictionary[World, dict[str, _Type]] = WeakKeyDictionary()
 
 
 def _type(world: World, resource_type: str) -> _Type:
-    known = _learnt.get(world)
-    if known is None:
-        known = _learnt.setdefault(world, {})
-    id_type = known.get(resource_type)
+    types_of_world = _learnt.get(world)
+    if types_of_world is None:
+        types_of_world = _learnt.setdefault(world, {})
+    id_type = types_of_world.get(resource_type)
     if id_type is None:
-        id_type = known[resource_type] = _Type(world, resource_type)
+        id_type = types_of_world[resource_type] = _Type(world, resource_type)
     return id_type
 
 
@@ -175,11 +175,11 @@ class IdAllocator:
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)
-        forms, given, known = kind.forms, self._given, kind.known
+        forms, allocated, used = kind.forms, self._given, kind.known
         form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
-            free = self._free(kind, id) if known is None else id not in given and id not in known
+            free = self._free(kind, id) if used is None else id not in allocated and id not in used
             if free and not id.isdigit():
                 break
         else:

@@ -188,11 +188,11 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
         for task in (*pack.load(), *tasks):
             _add(registered, task)
         with _lock:
-            known = _registered.setdefault(pack.env_id, registered)
-            if known is not registered:
-                known.pack = pack
+            earlier = _registered.setdefault(pack.env_id, registered)
+            if earlier is not registered:
+                earlier.pack = pack
                 for task in registered.tasks.values():
-                    _add(known, task)
+                    _add(earlier, task)
     else:
         for task in tasks:
             _require_task(task, pack)
@@ -200,11 +200,11 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
         with _lock:
             if pack in SHIPPED:
                 _find(pack)
-            known = _registered.setdefault(pack, _Registered(Pack(pack), {}))
+            earlier = _registered.setdefault(pack, _Registered(Pack(pack), {}))
             for task in tasks:
-                _add(known, task)
+                _add(earlier, task)
             if world is not None:
-                known.pack = replace(known.pack, world=world)
+                earlier.pack = replace(earlier.pack, world=world)
 
 
 def _require_task(task: object, env_id: str) -> None:
@@ -371,10 +371,10 @@ def unpickle_packs(packed: bytes) -> None:
     """Register pickled packs and tasks that this process does not have yet."""
     for pack, tasks in pickle.loads(packed):
         register_envs(pack.env_id)
-        known = _registered.setdefault(pack.env_id, _Registered(pack, {}))
+        earlier = _registered.setdefault(pack.env_id, _Registered(pack, {}))
         for task in tasks:
-            if task.key not in known.tasks:
-                _add(known, task)
+            if task.key not in earlier.tasks:
+                _add(earlier, task)
 
 
 def _find(env_id: str) -> _Registered:

@@ -26,10 +26,10 @@ class TaskSet(Mapping[str, Task[Any]]):
 
     def __init__(self, tasks: Mapping[str, Task[Any]], dials: Mapping[str, object] | None = None) -> None:
         self._tasks, self._dials = tasks, dict(dials or {})
-        known = dict.fromkeys(name for task in tasks.values() for name in task.dials)
+        dial_names = dict.fromkeys(name for task in tasks.values() for name in task.dials)
         for name in self._dials:
-            if name not in known:
-                raise UnknownNameError("dial of these tasks", name, known)
+            if name not in dial_names:
+                raise UnknownNameError("dial of these tasks", name, dial_names)
         if self._dials and not len(self):
             raise FhirGymError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 

@@ -124,13 +124,13 @@ def usual_details(resource_type: str, present: str) -> dict[str, Json]:
         resource_type: Type of the record.
         present: The present as an instant.
     """
-    known: dict[str, Json] = {
+    details: dict[str, Json] = {
         "active": True,
         "verificationStatus": _CONFIRMED,
         **dict.fromkeys(("recordedDate", "authoredOn", "date", "issued", "created"), present),
         "servicePeriod": {"start": present},
     }
-    return {name: value for name, value in known.items() if name in BY_RECORD.get(resource_type, {})}
+    return {name: value for name, value in details.items() if name in BY_RECORD.get(resource_type, {})}
 
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {

@@ -109,7 +109,7 @@ class IdAnswer(_Form):
         if len(answer) != len(self.types):
             return f"{len(answer)} items"
         wrong = [
-            item for item, wanted in zip(answer, self.types, strict=True) if answer_id(item, wanted, base_url) is None
+            item for item, type_ in zip(answer, self.types, strict=True) if answer_id(item, type_, base_url) is None
         ]
         return f"no id: {wrong[0]!r}" if wrong else None
 

@@ -108,19 +108,21 @@ def shows_counterfactual(
     logged: Sequence[LoggedRequest],
     counterfactual: Resource,
     scratch: ScratchServer,
-    known: Collection[str] = (),
+    known_records: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
     parsed: ParsedResponses | None = None,
 ) -> bool:
     """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`."""
-    return any(shown for _, shown in counterfactuals_shown(logged, [counterfactual], scratch, known, may_match, parsed))
+    return any(
+        shown for _, shown in counterfactuals_shown(logged, [counterfactual], scratch, known_records, may_match, parsed)
+    )
 
 
 def counterfactuals_shown(
     logged: Sequence[LoggedRequest],
     counterfactuals: Sequence[Resource],
     scratch: ScratchServer,
-    known: Collection[str] = (),
+    known_records: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
     parsed: ParsedResponses | None = None,
     written: Mapping[int, Sequence[Version]] | None = None,
@@ -133,14 +135,14 @@ def counterfactuals_shown(
     - If a counterfactual replaces a stored record, the response must contain an element in which the two differ.
     - The agent must have seen enough of every other match to exclude it. If there are no other matches, any form of the
       result counts, even a total without records.
-    - If `known` lists similar existing records, a total also counts if the search matches only these records and the
-      counterfactuals.
+    - If `known_records` lists similar existing records, a total also counts if the search matches only these records
+      and the counterfactuals.
 
     Args:
         logged: The agent's requests with their responses.
         counterfactuals: The counterfactual records.
         scratch: A server with the start state and the counterfactuals; replayed requests may change it.
-        known: References to existing records that are similar to the counterfactuals.
+        known_records: References to existing records that are similar to the counterfactuals.
         may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
             whether the record may be what the counterfactual stands for.
         parsed: Responses that are parsed already.
@@ -153,7 +155,7 @@ def counterfactuals_shown(
     """
     looks = {id(by_verdict) for by_verdict in read_by_verdicts(logged)}
     read = [request for request in logged if id(request) in looks]
-    replay = _Counterfactual(read, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
+    replay = _Counterfactual(read, counterfactuals, scratch, known_records, may_match, parsed or ParsedResponses())
     for position, request in enumerate(logged):
         versions = None if written is None else written.get(position, _no_versions(request))
         if id(request) in looks and (versions is None or any(done.looks for done in request.response.done)):
@@ -176,7 +178,7 @@ class _Counterfactual:
         logged: Sequence[LoggedRequest],
         counterfactuals: Sequence[Resource],
         scratch: ScratchServer,
-        known: Collection[str],
+        known_records: Collection[str],
         may_match: Callable[[Resource, Resource], bool],
         parsed: ParsedResponses,
     ) -> None:
@@ -185,7 +187,7 @@ class _Counterfactual:
             for counterfactual in counterfactuals
         }
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
-        self._scratch, self._known, self._may_match = scratch, set(known), may_match
+        self._scratch, self._known, self._may_match = scratch, set(known_records), may_match
         self._later: list[Version] = []
         """Versions to store before the next request that may read them."""
         self._tokens: dict[str, str] = {}
@@ -263,7 +265,7 @@ class _Counterfactual:
             for record in others
             if not (self._is_known(record) or self._is_in_full(record, here.get(record, {})))
         }
-        return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
+        return frozenset(name for name in shown if not unknown & self._records_like(name, unknown))
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
@@ -329,14 +331,14 @@ class _Counterfactual:
         matches = _matches(_with_token(request, self._tokens), self._scratch)
         return frozenset(matches & self._wanted.keys() if was_empty or matches <= expected else ())
 
-    def _records_like(self, wanted: str, records: set[str]) -> set[str]:
+    def _records_like(self, name: str, records: set[str]) -> set[str]:
         """The records of its type that what the agent saw of them does not tell apart from a counterfactual."""
-        new = {record for record in records if _type_of(record) == _type_of(wanted)} - self._compared[wanted]
-        self._compared[wanted] |= new
-        self._alike[wanted] |= {
-            record for record in new if self._may_match(self._seen.get(record, {}), self._wanted[wanted])
+        new = {record for record in records if _type_of(record) == _type_of(name)} - self._compared[name]
+        self._compared[name] |= new
+        self._alike[name] |= {
+            record for record in new if self._may_match(self._seen.get(record, {}), self._wanted[name])
         }
-        return self._alike[wanted]
+        return self._alike[name]
 
     def _is_known(self, reference: str) -> bool:
         """Whether what the agent saw of a record in the whole episode is the record in full, as it is now."""
@@ -359,11 +361,11 @@ def _is_whole(seen: Resource) -> bool:
     return isinstance(tags, list) and not any(tag == SUBSETTED for tag in tags)
 
 
-def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
+def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], names: Iterable[str]) -> set[str]:
     """References to the wanted records that are new, or that differ in elements other than `meta`."""
     return {
         record
-        for record in wanted
+        for record in names
         if record in now and (record not in then or {**now[record], "meta": None} != {**then[record], "meta": None})
     }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def returned_resources(
-    logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None, parsed: ParsedResponses | None = None
+    logged: Iterable[LoggedRequest], names: Collection[str] | None = None, parsed: ParsedResponses | None = None
 ) -> dict[str, Resource]:
     """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
 
@@ -31,17 +31,17 @@ def returned_resources(
 
     Args:
         logged: The agent's requests with their responses.
-        wanted: References of interest; None for all resources. The result may lack other resources.
+        names: References of interest; None for all resources. The result may lack other resources.
         parsed: Responses that are parsed already.
     """
     parsed = parsed or ParsedResponses()
-    ids = None if wanted is None else [_in_json(reference) for reference in wanted]
+    ids = None if names is None else [_in_json(reference) for reference in names]
     resources: dict[str, Resource] = {}
     for by_verdict in read_by_verdicts(logged):
         if ids is None or any(id in by_verdict.response.content for id in ids):
             for reference, resource in parsed.parse(by_verdict.response).returned_resources.items():
-                known = resources.get(reference, {})
-                resources[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
+                earlier = resources.get(reference, {})
+                resources[reference] = resource if earlier.keys() <= resource.keys() else {**earlier, **resource}
     return resources
 
 
@@ -226,9 +226,7 @@ class FinishedEpisode:
     def answer_ids(self, *types: str) -> list[str | None]:
         """The ids in the answer, one per type; None for a missing or invalid item."""
         items = self.answer or []
-        return [
-            answer_id(items[n], wanted, self.base_url) if n < len(items) else None for n, wanted in enumerate(types)
-        ]
+        return [answer_id(items[n], type_, self.base_url) if n < len(items) else None for n, type_ in enumerate(types)]
 
     def answer_id_set(self, resource_type: str, start: int = 0) -> list[str]:
         """The distinct, sorted ids of a type in the answer, from the item at `start` on.

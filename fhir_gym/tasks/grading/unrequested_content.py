@@ -166,13 +166,13 @@ def added_meaning(asked: Mapping[str, Collection[str]], end: FinishedEpisode) ->
 def _created(asked: Mapping[str, Collection[str]], end: FinishedEpisode, change: Change) -> Iterator[str]:
     """Yield the elements that change the meaning of a new record."""
     body, kind = dict(change.after or {}), change.resource_type
-    wanted = asked.get(kind, ())
-    own = [value for name, value in body.items() if name in wanted]
+    asked_names = asked.get(kind, ())
+    own = [value for name, value in body.items() if name in asked_names]
     patients = frozenset(id for target in _reference_targets(own) for id in _named_patients(target))
-    yield from _Reader(end, wanted, patients).changes(kind, body, closed=kind in asked)
+    yield from _Reader(end, asked_names, patients).changes(kind, body, closed=kind in asked)
     yield from _other_lengths(body)
     for path, text in _texts(kind, body):
-        if negates(text) and not (path == "note.text" and "note" in wanted):
+        if negates(text) and not (path == "note.text" and "note" in asked_names):
             yield path
 
 

@@ -27,9 +27,9 @@ class Added(list[str]):
         known: The references that the list already has.
     """
 
-    def __init__(self, references: Sequence[str], known: Sequence[str] = ()) -> None:
+    def __init__(self, references: Sequence[str], known_references: Sequence[str] = ()) -> None:
         super().__init__(references)
-        self.known = frozenset(known)
+        self.known = frozenset(known_references)
 
 
 class _Splitter:
@@ -110,11 +110,11 @@ def _split_update(
         if operation == "remove":
             edit: list[Any] = [operation, steps]
         elif operation == "append" and all(isinstance(item, dict) and set(item) == {"reference"} for item in value):
-            known = [str(item.get("reference")) for item in _get(seen.data, path) or () if isinstance(item, dict)]
-            edit = [operation, steps, splitter.hole(name, Added([item["reference"] for item in value], known))]
+            references = [str(item.get("reference")) for item in _get(seen.data, path) or () if isinstance(item, dict)]
+            edit = [operation, steps, splitter.hole(name, Added([item["reference"] for item in value], references))]
         else:
             edit = [operation, steps, splitter.split(value, name)]
-        if edit[:2] not in [known[:2] for known in edits]:
+        if edit[:2] not in [earlier[:2] for earlier in edits]:
             edits.append(edit)
     skeleton["edits"] = edits
     return [(skeleton, splitter.leaves), *_single_append(skeleton, splitter.leaves)]

@@ -193,7 +193,7 @@ def _words(pairs: Sequence[tuple[Value, Prompt]]) -> dict[str, Value]:
     pure = {word: next(iter(counts)) for word, counts in by_word.items() if len(counts) == 1 and word.islower()}
     values_by_word: dict[str, Value] = {}
     for value in sorted({str(value) for value, _ in pairs}):
-        prompts = [set(prompt.words) for known, prompt in pairs if known == value]
+        prompts = [set(prompt.words) for pair_value, prompt in pairs if pair_value == value]
         while prompts:
             options = Counter(word for words in prompts for word in words if pure.get(word) == value)
             if not options:

@@ -38,8 +38,8 @@ def derive_distractors(templates: Templates) -> tuple[tuple[Template, ...], ...]
         for at, slot in enumerate(template.slots):
             for other in pool.others(template, at, slot):
                 options[at, other.slots[at].name] = other
-        known = {own_template.shape + repr(own_template.slots) for own_template in templates.templates}
-        new = [option for option in options.values() if option.shape + repr(option.slots) not in known]
+        shapes = {own_template.shape + repr(own_template.slots) for own_template in templates.templates}
+        new = [option for option in options.values() if option.shape + repr(option.slots) not in shapes]
         derived.append(tuple(sorted(new, key=_rank)[:_MAX_OPTIONS]))
     return tuple(derived)
 
@@ -207,13 +207,13 @@ class Menu:
 
     def values(self, prompt: Prompt) -> tuple[Value, ...]:
         """Return the values of all templates' slots for a prompt, in the order of `slots`."""
-        known = self._known.get(prompt.text)
-        if known is None:
+        cached = self._known.get(prompt.text)
+        if cached is None:
             if len(self._known) >= _MAX_PROMPTS:
                 self._known.clear()
-            known = tuple(prompt.value(slot, self.templates.dictionaries) for slot in self.slots)
-            self._known[prompt.text] = known
-        return known
+            cached = tuple(prompt.value(slot, self.templates.dictionaries) for slot in self.slots)
+            self._known[prompt.text] = cached
+        return cached
 
     def candidates(self, prompt: str, turns: Sequence[tuple[str, str]] = ()) -> list[Candidate]:
         """Return the menu after some turns.
@@ -324,10 +324,10 @@ class MenuSession:
 
     def _candidates(self, plan: _Plan) -> list[Candidate]:
         """Return the fillings of a template; they change only with the answers that they depend on."""
-        known = self._filled.get(plan)
-        if known is None:
-            known = self._filled[plan] = list(self._fillings(plan, self._static[plan]))
-        return known
+        cached = self._filled.get(plan)
+        if cached is None:
+            cached = self._filled[plan] = list(self._fillings(plan, self._static[plan]))
+        return cached
 
     def _fillings(self, plan: _Plan, static: list[Any]) -> Iterator[Candidate]:
         template = plan.template

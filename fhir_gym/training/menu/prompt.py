@@ -51,9 +51,9 @@ class Prompt:
         self.next_days = [(day, later) for following, day, later in mentions if following or later]
         self.references: dict[str, list[str]] = {}
         for kind, key in _REFERENCE.findall(body):
-            known = self.references.setdefault(kind, [])
-            if key not in known:
-                known.append(key)
+            references = self.references.setdefault(kind, [])
+            if key not in references:
+                references.append(key)
         self.words = re.findall(r"[\w'-]+", body)
         self.word_set = frozenset(self.words)
         self.next_dates = [day.isoformat() for i in range(len(self.next_days)) if (day := self._base("weekday", i))]
@@ -77,8 +77,8 @@ class Prompt:
         if kind == "text":
             return self._text(*args)
         if kind == "word_value":
-            known = dictionaries[args[0]]
-            return next((known[word] for word in self.words if word in known), None)
+            dictionary = dictionaries[args[0]]
+            return next((dictionary[word] for word in self.words if word in dictionary), None)
         if kind == "reference":
             ids = self.references.get(args[0], [])
             if args[1] >= len(ids):

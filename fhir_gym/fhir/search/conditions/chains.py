@@ -53,11 +53,11 @@ def chain_condition(
     field = scope.field(name.base)
     if not name.chain:
         return NOTHING
-    given = target_type(scope, name.modifier, chained=True)
+    target = target_type(scope, name.modifier, chained=True)
     inner = parse_name(name.chain)
-    types = (given,) if given else parameter.targets
+    types = (target,) if target else parameter.targets
     types_allowed = parameter.targets if field.target is None else (field.target,)
-    if inner.base == "_id" and not inner.chain and not given:
+    if inner.base == "_id" and not inner.chain and not target:
         return NOTHING  # HAPI finds a target by its id only if the chain names the target's type
     fitting = [t for t in types if inner.base == "_has" or inner.base in search_parameters(t)]
     if not fitting:
@@ -105,11 +105,11 @@ def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile)
         return NOTHING
     condition = compile_(below, rest, values)
     where = f"s.pid {marks(field.pids)} AND s.target_type = ?"
-    text, given = set_query(
+    text, set_values = set_query(
         below, [condition] if condition else [], "s.target_id", "reference", where, *field.pids, scope.resource_type
     )
     where = f"@.type = ? AND @.deleted = 0 AND @.id IN ({text})"
-    return RowCondition("resource", where, (scope.resource_type, *given), rank=18)
+    return RowCondition("resource", where, (scope.resource_type, *set_values), rank=18)
 
 
 def _unknown(type_: str, rest: str) -> FhirError:

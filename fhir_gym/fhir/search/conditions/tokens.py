@@ -111,9 +111,9 @@ def _rows(
         where = f"{where} AND @.value {marks(codes)}"
     either = " OR ".join(f"({test})" for test in tests)
     rank = (60 if systems else 22 if len(plain) > 1 else 20) + (len(tests) > 1)
-    where, given = f"{where} AND ({either})", (*field.pids, *codes, *values)
+    where, parameters = f"{where} AND ({either})", (*field.pids, *codes, *values)
     unique = len(codes) == len(field.pids) == len(tests) == 1
-    return RowCondition("token", where, given, rank, precedence=PLAIN, in_compartment=not systems, unique=unique)
+    return RowCondition("token", where, parameters, rank, precedence=PLAIN, in_compartment=not systems, unique=unique)
 
 
 def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) -> Condition:
@@ -136,8 +136,11 @@ def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) ->
                 f"No {missing} specified: {shown}",
             )
         if not rest and is_complete(system):
-            where, given = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?", (*field.pids, code, system)
-            parts.append(RowCondition("token", where, given, rank=20, precedence=PLAIN, in_compartment=True))
+            where, parameters = (
+                f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?",
+                (*field.pids, code, system),
+            )
+            parts.append(RowCondition("token", where, parameters, rank=20, precedence=PLAIN, in_compartment=True))
     return any_of(parts)
 
 
@@ -160,13 +163,13 @@ def _check_plain(path: str) -> None:
     first, *names = path.split(".")
     content = first.removeprefix("(")
     for name in names:
-        known = _hapi_names(content)
-        if name not in known:
+        hapi_names = _hapi_names(content)
+        if name not in hapi_names:
             raise failed_search(
                 f"HAPI-1700: Unknown child name '{name}' in element {content} - "
-                f"Valid names are: [{', '.join(sorted(known))}]"
+                f"Valid names are: [{', '.join(sorted(hapi_names))}]"
             )
-        content = known[name]
+        content = hapi_names[name]
 
 
 @cache
@@ -215,12 +218,12 @@ def of_type_condition(scope: Scope, field: IndexField, values: list[str]) -> Con
     paths = [path for path in field.paths if path.type == "Identifier"]
     parts: list[Condition] = []
     for value in values:
-        given = [unescape(part) for part in split(value.lstrip(), "|")]
-        if len(given) < 2 or not given[0]:
+        texts = [unescape(part) for part in split(value.lstrip(), "|")]
+        if len(texts) < 2 or not texts[0]:
             raise FhirError(400, "HAPI-2013: Invalid parameter value for :of-type query")
-        if len(given) != 3 or not all(given):
+        if len(texts) != 3 or not all(texts):
             raise FhirError(400, "HAPI-2014: Invalid parameter value for :of-type query")
-        parts += [_condition(scope, field, path, *given) for path in paths]
+        parts += [_condition(scope, field, path, *texts) for path in paths]
     return any_of(parts) if parts else NOTHING
 
 

@@ -137,13 +137,13 @@ def mine(world: World, scenario: Scenario, lab: str) -> MiningResult:
     if lab not in LABS:
         raise UnknownNameError("lab", lab, LABS)
     of_world = lab_chart(world)
-    known = _known.setdefault(of_world, {})
-    if (scenario, lab) not in known:
+    results = _known.setdefault(of_world, {})
+    if (scenario, lab) not in results:
         offered = lab in OFFERED[scenario]
-        known[scenario, lab] = (
+        results[scenario, lab] = (
             _Miner(of_world, scenario, lab).mine() if offered else MiningResult((), MappingProxyType({}))
         )
-    return known[scenario, lab]
+    return results[scenario, lab]
 
 
 _known: WeakKeyDictionary[LabHistory, dict[tuple[str, str], MiningResult]] = WeakKeyDictionary()
@@ -282,19 +282,19 @@ class _Miner:
 
     def _of_present(self, series: Series) -> MinedCandidate | None:
         """Return the candidate at the world's current time, if any."""
-        known = series.upto(self.now)
+        until_now = series.upto(self.now)
         match self.scenario:
             case "sparse":
-                wanted = len(known) <= _FEW
+                fits = len(until_now) <= _FEW
             case "cluster":
-                wanted = _is_clustered(known, len(known) - 1)
+                fits = _is_clustered(until_now, len(until_now) - 1)
             case "edge":
-                wanted = bool(known) and _EDGE[0] <= self.now - known[-1].taken <= _EDGE[1]
+                fits = bool(until_now) and _EDGE[0] <= self.now - until_now[-1].taken <= _EDGE[1]
             case "window":
-                wanted = len(series.window(self.now, DAY_HOURS)) >= _FEW
+                fits = len(series.window(self.now, DAY_HOURS)) >= _FEW
             case _:
-                wanted = bool(known)
-        return self._candidate(series, self.now) if wanted else None
+                fits = bool(until_now)
+        return self._candidate(series, self.now) if fits else None
 
     def _of_nobody(self) -> Iterator[MinedCandidate | None]:
         """Yield sparse candidates for a few patients who have no results."""
@@ -365,8 +365,8 @@ class _Miner:
         """Yield lists of past times at which the value's category differed from the present one, rarest first."""
         own = self._categories(series)
         now = present.category if present else None
-        wanted = [category for category in self._rarity if category in own and category != now]
-        for category in wanted[:_CATEGORIES]:
+        categories = [category for category in self._rarity if category in own and category != now]
+        for category in categories[:_CATEGORIES]:
             yield self._soon_after(series, [n for n, own_category in enumerate(own) if own_category == category])
 
     def _categories(self, series: Series) -> list[Category]:

@@ -188,10 +188,10 @@ _known: WeakKeyDictionary[LabHistory, dict[tuple[Scenario, TrainOrTest], _Pools]
 
 def _numbered(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     """Return the pools of a split, cached together with the world's laboratory results."""
-    known = _known.setdefault(lab_chart(world), {})
-    if (scenario, half) not in known:
-        known[scenario, half] = _in_order(world, scenario, half)
-    return known[scenario, half]
+    orders = _known.setdefault(lab_chart(world), {})
+    if (scenario, half) not in orders:
+        orders[scenario, half] = _in_order(world, scenario, half)
+    return orders[scenario, half]
 
 
 def _in_order(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
@@ -216,8 +216,8 @@ def _once_each(picks: Iterable[Pick]) -> _Pool:
     return _Pool(tuple(kept), tuple(record for pick in kept if (record := pick.record)))
 
 
-def _of_patients(cells: Cells, wanted: Callable[[str], bool]) -> Cells:
-    kept = {cell: [pick for pick in picks if wanted(pick.candidate.patient)] for cell, picks in cells.items()}
+def _of_patients(cells: Cells, belongs: Callable[[str], bool]) -> Cells:
+    kept = {cell: [pick for pick in picks if belongs(pick.candidate.patient)] for cell, picks in cells.items()}
     return {cell: picks for cell, picks in kept.items() if picks}
 
 
@@ -229,11 +229,11 @@ def _patients(world: World, half: TrainOrTest) -> frozenset[str]:
 
 
 def _placed(
-    scenario: Scenario, candidates: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
+    scenario: Scenario, mined: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
 ) -> Iterator[tuple[str, Pick, bool]]:
     """Yield for each candidate its cell, its pick and whether the pick is positive."""
     met: Counter[str] = Counter()
-    for candidate in rng.sample(candidates, len(candidates)):
+    for candidate in rng.sample(mined, len(mined)):
         place, is_past = f"{scenario} {candidate.lab}", candidate.as_of < of_world.now
         if candidate.category is None:
             yield place, Pick(candidate, is_past), candidate.value is not None

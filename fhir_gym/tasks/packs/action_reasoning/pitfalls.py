@@ -138,11 +138,11 @@ class Question:
     def lazy_answers(self) -> Iterator[tuple[str, float | None]]:
         """Yield each shortcut with its answer; a shortcut that has several variants occurs once for each variant."""
         series, used = self.series, self.used()
-        known = series.upto(self.as_of)
+        until_now = series.upto(self.as_of)
         if self.hours is not None:
-            yield "latest regardless of window", known[-1].value if known else None
+            yield "latest regardless of window", until_now[-1].value if until_now else None
         if self.family == "aggregation":
-            yield "whole record", self._answer_of(known)
+            yield "whole record", self._answer_of(until_now)
             yield "whole record", self._answer_of(series.counted)
         yield "first page", self._answer_of(self._used_of(self.misread.first_page, self.as_of))
         if self.as_of < self.now:

@@ -83,14 +83,14 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
 
     @override
     def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
-        made = super().variation(k, world, phrasing)
-        if not isinstance(made.params, ReasoningParams):
-            raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
+        variation = super().variation(k, world, phrasing)
+        if not isinstance(variation.params, ReasoningParams):
+            raise TypeError(f"not the values of such a task: {type(variation.params).__name__}")
         target, qualifying = self.decisive_records(k, world)
-        params = made.params
-        if isinstance(made.phrasing, int):  # the case of the brief phrasing stays as drawn
-            params = self.phrased(params, made.phrasing, world)
-        return replace(made, params=params, _target=target, _qualifying=qualifying)
+        params = variation.params
+        if isinstance(variation.phrasing, int):  # the case of the brief phrasing stays as drawn
+            params = self.phrased(params, variation.phrasing, world)
+        return replace(variation, params=params, _target=target, _qualifying=qualifying)
 
     def decisive_records(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
         """Return the latest result that determines a variation's answer, and the records from which it was chosen."""
@@ -284,8 +284,8 @@ def look(p: ReasoningParams) -> Action:
     span = [] if plan.as_of == p.now else [("date", f"le{instant(as_of)}")]
     if plan.window_hours is not None:
         span.append(("date", f"ge{instant(as_of - timedelta(hours=plan.window_hours))}"))
-    wanted = [("patient", p.case.eval_MRN), ("code", plan.lab), *span, ("_sort", "-date"), ("_count", str(_PAGE))]
-    return Get("/Observation", wanted)
+    parameters = [("patient", p.case.eval_MRN), ("code", plan.lab), *span, ("_sort", "-date"), ("_count", str(_PAGE))]
+    return Get("/Observation", parameters)
 
 
 def readings(bundle: Json, p: ReasoningParams) -> list[ParsedResult]:

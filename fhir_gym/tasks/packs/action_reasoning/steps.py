@@ -178,9 +178,9 @@ class Account:
 
     def _asks(self, request: LoggedRequest) -> bool:
         words = _query(request)
-        wanted = ("Observation", self.params.case.eval_MRN, self.plan.lab)
+        search = ("Observation", self.params.case.eval_MRN, self.plan.lab)
         looked = any(done.looks and done.status < 300 for done in request.response.done)
-        return looked and all(word in words for word in wanted)
+        return looked and all(word in words for word in search)
 
 
 def steps(account: Account, fault: Fault | None) -> Iterator[Check]:

@@ -132,9 +132,9 @@ def new_doctors(
     """
     new_id = partial(ids.new, "Practitioner")
     doctors = draw_lookalikes(rng, world, new_id, _DOCTORS, by=NAME, fewest=_CONFUSABLE, resource_type="Practitioner")
-    known = rng.sample(confusable(doctors, NAME), busy)
-    others = tuple(doctor for doctor in doctors if doctor not in known)
-    return tuple(ProviderSchedule(id=ids.new("Schedule"), provider=doctor) for doctor in known), others
+    namesakes = rng.sample(confusable(doctors, NAME), busy)
+    others = tuple(doctor for doctor in doctors if doctor not in namesakes)
+    return tuple(ProviderSchedule(id=ids.new("Schedule"), provider=doctor) for doctor in namesakes), others
 
 
 def half_hour(now: datetime, number: int) -> datetime:

@@ -167,9 +167,11 @@ def accepted(*references: str) -> list[Resource]:
     return [{"actor": {"reference": reference}, "status": "accepted"} for reference in references]
 
 
-def participants_check(end: FinishedEpisode, appointment: Resource, wanted: Iterable[Resource]) -> Check:
+def participants_check(end: FinishedEpisode, appointment: Resource, participants: Iterable[Resource]) -> Check:
     """Check the participants of an appointment and their statuses; their order does not matter."""
-    return equal("participants", _participants(appointment.get("participant", []), end), _participants(wanted, end))
+    return equal(
+        "participants", _participants(appointment.get("participant", []), end), _participants(participants, end)
+    )
 
 
 def _participants(items: Iterable[Json], end: FinishedEpisode) -> list[list[str | None]]:
@@ -182,11 +184,11 @@ def place_checks(end: FinishedEpisode, appointment: Resource, slot: SlotRecord) 
     """Yield checks that an appointment refers to a slot and has the slot's start and end."""
     slots = [end.refers(item) for item in appointment.get("slot", [])]
     yield equal("appointment slot", slots, [f"Slot/{slot.id}"])
-    for bound, wanted in (("start", slot.start), ("end", slot.end)):
-        right = same_moment(appointment.get(bound), wanted)
-        yield Check(name=f"appointment {bound}", passed=right, expected=wanted, actual=appointment.get(bound))
+    for bound, moment in (("start", slot.start), ("end", slot.end)):
+        right = same_moment(appointment.get(bound), moment)
+        yield Check(name=f"appointment {bound}", passed=right, expected=moment, actual=appointment.get(bound))
 
 
-def answered(end: FinishedEpisode, **wanted: str) -> Check:
+def answered(end: FinishedEpisode, **expected: str) -> Check:
     """Check that the answer contains these ids in this order; each keyword is a resource type."""
-    return equal("answer", end.answer_ids(*wanted), list(wanted.values()))
+    return equal("answer", end.answer_ids(*expected), list(expected.values()))

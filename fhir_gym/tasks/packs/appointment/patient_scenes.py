@@ -273,9 +273,9 @@ def _given_names(rng: random.Random, gender: str, patients: Sequence[Person]) ->
 def _close_dates(birth_date: str, count: int) -> list[str]:
     """Return more than `count` dates that are easily mistaken for each other, all within about a year of the first."""
     born, dates = date.fromisoformat(birth_date), [birth_date]
-    for known in dates:
+    for taken in dates:
         if len(dates) > count:
             break
-        near = (other for other in confusable_dates(known) if other not in dates)
+        near = (other for other in confusable_dates(taken) if other not in dates)
         dates += [other for other in near if abs((date.fromisoformat(other) - born).days) < _MAX_DAYS_APART]
     return dates

@@ -186,8 +186,8 @@ def _practitioner(schedule: ProviderSchedule) -> Resource:
 
 def _schedule(schedule: ProviderSchedule, world: World) -> Resource:
     places = [{"reference": place} for place in (schedule.place, schedule.also_at) if place]
-    made = schedule_resource(schedule.id, world, reference("Practitioner", schedule.provider.id), *places)
-    return {**made, "specialty": [specialty.concept for specialty in schedule.specialties]}
+    resource = schedule_resource(schedule.id, world, reference("Practitioner", schedule.provider.id), *places)
+    return {**resource, "specialty": [specialty.concept for specialty in schedule.specialties]}
 
 
 def quarter_of(moment: datetime) -> int:

@@ -287,10 +287,10 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         expected = f"RelatedPerson/{relative.get('id', 'the id of the new related person')}"
         for role in ("subscriber", "policyHolder"):
             yield equal(role, end.refers(record.get(role)), expected)
-        for bound, wanted in (("start", p.coverage.start), ("end", p.coverage.end)):
+        for bound, bound_date in (("start", p.coverage.start), ("end", p.coverage.end)):
             actual = record.get("period", {}).get(bound)
-            right = same_moment(actual, str(wanted))
-            yield Check(name=f"period {bound}", passed=right, expected=wanted, actual=actual)
+            right = same_moment(actual, str(bound_date))
+            yield Check(name=f"period {bound}", passed=right, expected=bound_date, actual=actual)
         yield equal("classes", class_values(record), class_values(coverage_resource(p.coverage)))
         yield equal("relative's patient", end.refers(relative.get("patient")), f"Patient/{p.patient.id}")
         yield from relative_checks(p.relative, relative)
@@ -326,7 +326,7 @@ def _draw_coverage(
     rng: random.Random, today: date, scene: BillingScene, patient: str, payer: Insurer
 ) -> CoverageRecord:
     """Draw a coverage that starts this year, lasts some years and has numbers that no other coverage has."""
-    known = {number for coverage in scene.coverages for number in (coverage.group, coverage.plan)}
+    numbers = {number for coverage in scene.coverages for number in (coverage.group, coverage.plan)}
     start = (today.replace(day=1, month=rng.randrange(1, 13))).isoformat()
     last = rng.choice(("06-30", "09-30", "12-31"))
     return CoverageRecord(
@@ -337,8 +337,8 @@ def _draw_coverage(
         status="active",
         start=start,
         end=f"{today.year + rng.randrange(1, 4)}-{last}",
-        group=next(number for _ in range(_TRIES) if (number := group_number(rng)) not in known),
-        plan=next(number for _ in range(_TRIES) if (number := plan_number(rng)) not in known),
+        group=next(number for _ in range(_TRIES) if (number := group_number(rng)) not in numbers),
+        plan=next(number for _ in range(_TRIES) if (number := plan_number(rng)) not in numbers),
     )
 
 

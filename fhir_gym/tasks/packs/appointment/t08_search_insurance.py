@@ -134,12 +134,12 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
         self, rng: random.Random, world: World, scene: BillingScene, chosen: InsuredDays
     ) -> SearchInsuranceParams:
         day = draw_day(rng, chosen.days, chosen.edges)
-        known = {coverage.id: coverage for coverage in scene.coverages}
+        coverages = {coverage.id: coverage for coverage in scene.coverages}
         if chosen.record:
-            coverage = known[chosen.record_id]
+            coverage = coverages[chosen.record_id]
         else:
             ids = IdAllocator(rng, world)
-            unused = next(id for _ in known if (id := ids.new("Coverage")) not in known)
+            unused = next(id for _ in coverages if (id := ids.new("Coverage")) not in coverages)
             model = scene.coverages_of(chosen.patient)[0]
             # Because the subscriber is another patient, only a search by beneficiary would return the coverage.
             holder = next(person.id for person in scene.patients if person.id != chosen.patient)

@@ -165,9 +165,9 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     @override
     def gold(self, p: AddGuarantorParams, fhir: LatestResponse) -> Gold:
         url = f"/Account/{p.account.id}"
-        known = yield Get(url)
-        guarantors = [*known.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]
-        yield Put(url, {**known, "guarantor": guarantors})
+        account = yield Get(url)
+        guarantors = [*account.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]
+        yield Put(url, {**account, "guarantor": guarantors})
         yield Finish([p.account.id])
 
     @override
@@ -240,9 +240,11 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
         yield equal("guarantor added", [end.refers(guarantor.get("party")) for guarantor in mine], [party])
         counts = all(_in_force(guarantor, p.today) for guarantor in mine)
         yield Check(name="guarantor in force", passed=counts, expected="from today, no end, not on hold", actual=mine)
-        known = account_resource(p.account).get("guarantor", [])
-        lost = differences({"guarantor": known}, {"guarantor": others}, base_url=end.base_url)
-        yield Check(name="other guarantors unchanged", passed=not after or not lost, expected=known, actual=others)
+        guarantors_before = account_resource(p.account).get("guarantor", [])
+        lost = differences({"guarantor": guarantors_before}, {"guarantor": others}, base_url=end.base_url)
+        yield Check(
+            name="other guarantors unchanged", passed=not after or not lost, expected=guarantors_before, actual=others
+        )
         (answer,) = end.answer_ids("Account")
         yield equal("answer", answer, p.account.id)
 

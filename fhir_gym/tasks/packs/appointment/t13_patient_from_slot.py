@@ -274,8 +274,8 @@ def _visits(
 
 def _appointment(visit: BookedVisit) -> Resource:
     """Build the Appointment of a visit."""
-    made = booking_resource(visit)
-    return made if visit.patient_first else {**made, "participant": made["participant"][::-1]}
+    appointment = booking_resource(visit)
+    return appointment if visit.patient_first else {**appointment, "participant": appointment["participant"][::-1]}
 
 
 def _patient_of(appointment: Resource) -> str:

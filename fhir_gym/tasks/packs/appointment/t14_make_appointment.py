@@ -159,9 +159,9 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
         doctor_id = yield from find_practitioner(p.doctor)
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.slot.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
-        made = yield Post("/Appointment", _taking(free, patient_id, doctor_id))
+        appointment = yield Post("/Appointment", _taking(free, patient_id, doctor_id))
         yield put_status(free, "busy")
-        yield Finish([made["id"]])
+        yield Finish([appointment["id"]])
 
     @override
     def near_misses(self, p: MakeAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

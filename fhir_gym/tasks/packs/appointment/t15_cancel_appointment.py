@@ -167,11 +167,11 @@ class _CancelNext(_Cancel):
         self, rng: random.Random, ids: IdAllocator, now: datetime, people: Sequence[Person], schedules: Schedules
     ) -> Iterator[Booking]:
         ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people) * _MOST)
-        known = {person.id for person in confusable(people)}
+        confusable_ids = {person.id for person in confusable(people)}
         ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         for person in people:
             own, other = rng.sample(schedules, 2)
-            if person.id not in known:
+            if person.id not in confusable_ids:
                 yield new_booking(rng, ids, person, own, half_hour(now, min(ahead.pop(), ahead.pop())), _MINUTES)
                 continue
             yield new_booking(rng, ids, person, own, half_hour(now, -ago.pop()), _MINUTES, in_slot=False)
@@ -350,10 +350,10 @@ class CancelMondayAppointment(_Cancel):
             in_slot = status == "booked" and start > now and (days == 0 or rng.random() < _SOMETIMES)
             return new_booking(rng, ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
 
-        known = {person.id for person in confusable(people)}
+        confusable_ids = {person.id for person in confusable(people)}
         for person in people:
             yield booking(person, 0)
-            if person.id not in known:
+            if person.id not in confusable_ids:
                 continue
             yield from (booking(person, 0, rng.choice(_NOT_BOOKED)) for _ in range(2))
             yield from (booking(person, days) for days in (-7, 7))

@@ -232,7 +232,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     @override
     def gold(self, p: AddToWaitlistParams, fhir: LatestResponse) -> Gold:
         doctor_id = yield from find_practitioner(p.doctor)
-        made = yield Post(
+        appointment = yield Post(
             "/Appointment",
             {
                 "resourceType": "Appointment",
@@ -241,7 +241,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
                 "requestedPeriod": [{"start": p.first, "end": p.until}],
             },
         )
-        yield Finish([made["id"]])
+        yield Finish([appointment["id"]])
 
     @override
     def near_misses(self, p: AddToWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

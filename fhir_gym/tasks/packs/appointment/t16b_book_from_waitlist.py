@@ -200,9 +200,9 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         }
         (_, take, finish) = _booking(p.entry, slot_resource(p.slot))
         yield "changes the period", [Put(f"/Appointment/{p.entry.id}", body), take, finish]
-        made = {name: value for name, value in body.items() if name not in ("id", "requestedPeriod")}
+        new_body = {name: value for name, value in body.items() if name not in ("id", "requestedPeriod")}
         off = put_status(waitlist_resource(p.entry), "cancelled")
-        new = [Put("/Appointment/mine", {**made, "id": "mine"}), off, take]
+        new = [Put("/Appointment/mine", {**new_body, "id": "mine"}), off, take]
         yield "makes a new one", [*new, Finish(["mine", p.slot.id])]
 
     @override

@@ -172,8 +172,13 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
             if booking.id != p.booking.id and (booking.patient == p.patient.id or booking.practitioner == p.doctor.id):
                 yield f"moves the {booking.status} one at {booking.start}", _moving(booking, slot_resource(p.slot))
         (move, take, leave, _) = _moving(p.booking, slot_resource(p.slot))
-        made = {**in_slot(booking_resource(p.booking), slot_resource(p.slot)), "id": "mine"}
-        new = [Put("/Appointment/mine", made), put_status(booking_resource(p.booking), "cancelled"), take, leave]
+        new_appointment = {**in_slot(booking_resource(p.booking), slot_resource(p.slot)), "id": "mine"}
+        new = [
+            Put("/Appointment/mine", new_appointment),
+            put_status(booking_resource(p.booking), "cancelled"),
+            take,
+            leave,
+        ]
         yield "cancels it and makes a new one", [*new, Finish(["mine", p.slot.id])]
         yield "answers the old slot", [move, take, leave, Finish([p.booking.id, p.booking.slot.id])]
 

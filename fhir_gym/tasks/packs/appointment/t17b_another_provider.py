@@ -241,10 +241,10 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
 
     @override
     def checks(self, p: AnotherProviderParams, end: FinishedEpisode) -> Iterator[Check]:
-        made = end.created("Appointment")
+        new_appointments = end.created("Appointment")
         before, after = end.updated("Appointment", p.booking.id) or ({}, {})
-        stands = made[0] if made else after
-        names = [f"Appointment/{appointment['id']}" for appointment in (*made, after) if appointment]
+        stands = new_appointments[0] if new_appointments else after
+        names = [f"Appointment/{appointment['id']}" for appointment in (*new_appointments, after) if appointment]
         yield Check(
             name="appointment moved or made",
             passed=bool(stands),
@@ -256,16 +256,16 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.new_provider.id}")
         yield participants_check(end, stands, both)
         yield from place_checks(end, stands, p.slot)
-        stayed = ("status",) if made else ("status", "participant", "slot", "start", "end")
-        may_add = ("cancelationReason", *NEW_REMARKS) if made else NEW_REMARKS
-        may_go = ("slot",) if made else ()
+        stayed = ("status",) if new_appointments else ("status", "participant", "slot", "start", "end")
+        may_add = ("cancelationReason", *NEW_REMARKS) if new_appointments else NEW_REMARKS
+        may_go = ("slot",) if new_appointments else ()
         rest = differences(before, after, changing=stayed, may_add=may_add, may_go=may_go, base_url=end.base_url)
         right = bool(after) and not rest
         yield Check(name="rest of the old appointment unchanged", passed=right, expected={}, actual=rest)
         status = after.get("status")
-        over = bool(after) and (not made or status == "cancelled")
-        wanted = "cancelled" if made else "as it is"
-        yield Check(name="old appointment does not stand too", passed=over, expected=wanted, actual=status)
+        over = bool(after) and (not new_appointments or status == "cancelled")
+        expected_state = "cancelled" if new_appointments else "as it is"
+        yield Check(name="old appointment does not stand too", passed=over, expected=expected_state, actual=status)
         yield from self.both_slot_checks(p, end)
         yield answered(end, Appointment=stands.get("id", "the id of the booked appointment"), Slot=p.slot.id)
 
@@ -284,10 +284,10 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     def _anew(self, p: AnotherProviderParams) -> list[Action]:
         """Return the actions that replace an appointment with a new one, and the answer."""
         old, to, left = booking_resource(p.booking), slot_resource(p.slot), slot_resource(p.booking.slot)
-        made = _moved(old, f"Patient/{p.patient.id}", to, f"Practitioner/{p.new_provider.id}")
+        moved = _moved(old, f"Patient/{p.patient.id}", to, f"Practitioner/{p.new_provider.id}")
         off = {**old, "status": "cancelled", "cancelationReason": {"text": "Provider declined"}}
         return [
-            Put("/Appointment/mine", {**made, "id": "mine"}),
+            Put("/Appointment/mine", {**moved, "id": "mine"}),
             Put(f"/Appointment/{p.booking.id}", off),
             put_status(to, "busy"),
             put_status(left, "free"),
@@ -337,8 +337,8 @@ class _RecordFactory:
         in_slot: bool = False,
     ) -> Booking:
         """Draw an appointment; if its status is proposed, the practitioner has declined it."""
-        made = new_booking(self._rng, self._ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
-        return made.model_copy(update={"practitioner_status": "declined"}) if status == "proposed" else made
+        booking = new_booking(self._rng, self._ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
+        return booking.model_copy(update={"practitioner_status": "declined"}) if status == "proposed" else booking
 
     def declined(self, person: Person, schedule: ProviderSchedule, start: datetime) -> Iterator[Booking]:
         """Draw a declined appointment, and often a cancelled appointment with another provider at the same time."""

@@ -115,7 +115,7 @@ def draw_history(
     id: str,
     person: Person,
     illnesses: Sequence[str],
-    known: Collection[tuple[str, str]] = (),
+    taken: Collection[tuple[str, str]] = (),
     statuses: Sequence[str] = ("completed",),
 ) -> FamilyHistory:
     """Draw a family history of a patient.
@@ -126,7 +126,7 @@ def draw_history(
         id: Id of the FamilyMemberHistory.
         person: The patient.
         illnesses: Conditions to choose from; see `some_illnesses`.
-        known: At most two pairs of relation and condition that must not be drawn.
+        taken: At most two pairs of relation and condition that must not be drawn.
         statuses: Statuses to choose from.
     """
     while True:
@@ -135,7 +135,7 @@ def draw_history(
         fit = [
             word
             for word in fitting_relations(person, today, youngest=age)
-            if word in _BLOOD and RELATIONS[word].gender in _ILLNESSES[name].genders and (word, name) not in known
+            if word in _BLOOD and RELATIONS[word].gender in _ILLNESSES[name].genders and (word, name) not in taken
         ]
         if fit:
             return FamilyHistory(
@@ -147,8 +147,8 @@ def draw_new_history(
     rng: random.Random, today: date, person: Person, on_file: Iterable[FamilyHistory]
 ) -> FamilyHistory:
     """Draw a family history other than those that a patient has on file."""
-    known = {(history.relation, history.illness) for history in on_file}
-    return draw_history(rng, today, "", person, some_illnesses(rng), known)
+    taken = {(history.relation, history.illness) for history in on_file}
+    return draw_history(rng, today, "", person, some_illnesses(rng), taken)
 
 
 def history_body(history: FamilyHistory, patient_id: str) -> Resource:

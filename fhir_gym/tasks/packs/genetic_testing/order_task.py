@@ -120,8 +120,8 @@ class AttachReports(OrderTask[A], Generic[A]):
     def near_misses(self, p: A, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         order, finish = order_request(p.order), gold[-1]
         bare = {name: value for name, value in order.items() if name != "supportingInfo"}
-        wanted = [report.reference for report in p.wanted]
-        there = [*p.order.attached, *(reference for reference in wanted if reference not in p.order.attached)]
+        attached = [report.reference for report in p.wanted]
+        there = [*p.order.attached, *(reference for reference in attached if reference not in p.order.attached)]
         wrong = {f"attaches {decoy.reference} too": [*there, decoy.reference] for decoy in p.decoys}
         for lost in there:
             wrong[f"without {lost}"] = [reference for reference in there if reference != lost]
@@ -130,7 +130,7 @@ class AttachReports(OrderTask[A], Generic[A]):
             listed = [{"reference": reference} for reference in references]
             yield name, [Put(f"/ServiceRequest/{order['id']}", {**bare, "supportingInfo": listed}), finish]
         for other in p.others:
-            changed = attach_references(order_request(other), wanted or [decoy.reference for decoy in p.decoys])
+            changed = attach_references(order_request(other), attached or [decoy.reference for decoy in p.decoys])
             for answer in (other.id, p.order.id):
                 yield f"attaches to {other.id}, answers {answer}", [changed, Finish([answer])]
 

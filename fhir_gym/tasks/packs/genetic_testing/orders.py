@@ -88,8 +88,8 @@ def find_order(patient_id: str, test: Concept) -> Generator[Action, Json, Resour
 def attach_references(order: Resource, references: Iterable[str]) -> Action:
     """Build the update that adds missing references to an order's supporting information."""
     there = list(order.get("supportingInfo", []))
-    known = {supporting_info.get("reference") for supporting_info in there}
-    added = [{"reference": report} for report in references if report not in known]
+    attached = {supporting_info.get("reference") for supporting_info in there}
+    added = [{"reference": report} for report in references if report not in attached]
     return Put(f"/ServiceRequest/{order['id']}", {**order, "supportingInfo": [*there, *added]})
 
 
@@ -110,5 +110,5 @@ def attachment_checks(end: FinishedEpisode, order: GeneticOrder, references: Ite
         actual=list(references_after),
         level="exists",
     )
-    wanted = sorted({*order.attached, *references}, key=str)
-    yield equal("supporting information", sorted(references_after, key=str), wanted)
+    expected_reference = sorted({*order.attached, *references}, key=str)
+    yield equal("supporting information", sorted(references_after, key=str), expected_reference)

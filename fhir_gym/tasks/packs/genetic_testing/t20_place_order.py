@@ -148,8 +148,8 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
             "subject": reference("Patient", patient_id),
             "requester": reference("Practitioner", doctor_id),
         }
-        made = yield Post("/ServiceRequest", body)
-        yield Finish([made["id"]])
+        order = yield Post("/ServiceRequest", body)
+        yield Finish([order["id"]])
 
     @override
     def near_misses(self, p: PlaceOrderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

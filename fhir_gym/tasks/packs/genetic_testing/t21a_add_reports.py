@@ -78,8 +78,8 @@ class AddReports(AttachReports[AttachParams]):
     @override
     def params_for(self, rng: random.Random, world: World, scene: GeneticScene, chosen: GeneticOrder) -> AttachParams:
         order = chosen
-        wanted = tuple(scene.reports_of(order.patient))
-        return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=wanted)
+        reports = tuple(scene.reports_of(order.patient))
+        return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=reports)
 
     @override
     def gold(self, p: AttachParams, fhir: LatestResponse) -> Gold:

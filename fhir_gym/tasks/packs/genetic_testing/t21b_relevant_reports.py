@@ -97,12 +97,12 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
     ) -> RelevantReportsParams:
         person = scene.person(chosen.patient)
         genetic = [report for report in scene.reports_of(person.id) if report.category == GENETICS]
-        wanted = tuple(report for report in genetic if report.status == "final")
+        relevant = tuple(report for report in genetic if report.status == "final")
         model = next(report for report in genetic if report.status != "final")
-        ids, known = IdAllocator(rng, world), {report.id for report in scene.reports}
-        free = next(id for _ in known if (id := ids.new("DiagnosticReport")) not in known)
+        ids, report_ids = IdAllocator(rng, world), {report.id for report in scene.reports}
+        free = next(id for _ in report_ids if (id := ids.new("DiagnosticReport")) not in report_ids)
         missed = model.model_copy(update={"id": free, "status": "final"})
-        return RelevantReportsParams(scene=scene, person=person, order=chosen, wanted=wanted, missed=missed)
+        return RelevantReportsParams(scene=scene, person=person, order=chosen, wanted=relevant, missed=missed)
 
     @override
     def gold(self, p: RelevantReportsParams, fhir: LatestResponse) -> Gold:

@@ -127,9 +127,9 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
     @override
     def gold(self, p: AddFamilyHistoryParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
+        history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
         order = yield from find_order(patient_id, p.order.test)
-        yield attach_references(order, [f"FamilyMemberHistory/{made['id']}"])
+        yield attach_references(order, [f"FamilyMemberHistory/{history['id']}"])
         yield Finish([order["id"]])
 
     @override
@@ -177,8 +177,8 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
     def checks(self, p: AddFamilyHistoryParams, end: FinishedEpisode) -> Iterator[Check]:
         family_member_history = new_resource(end, "FamilyMemberHistory")
         yield from history_checks(end, p.history, family_member_history)
-        wanted = f"FamilyMemberHistory/{family_member_history.get('id', '(the new one)')}"
-        yield from attachment_checks(end, p.order, [wanted])
+        expected_reference = f"FamilyMemberHistory/{family_member_history.get('id', '(the new one)')}"
+        yield from attachment_checks(end, p.order, [expected_reference])
         (answer,) = end.answer_ids("ServiceRequest")
         yield equal("answer", answer, p.order.id)
 

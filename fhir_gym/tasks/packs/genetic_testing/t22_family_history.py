@@ -115,8 +115,8 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
     @override
     def gold(self, p: AddFamilyMemberParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
-        yield Finish([made["id"]])
+        history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
+        yield Finish([history["id"]])
 
     @override
     def near_misses(self, p: AddFamilyMemberParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

@@ -149,14 +149,14 @@ def _is_one_dose(quantity: Json, ordered: OrderedDose) -> bool:
 
 def _duration_check(dosage: Resource, ordered: OrderedDose, hours: float) -> Check:
     """Check that every time, rate and timing in an order agrees with the duration of the infusion."""
-    given, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
-    said = {name: given[name] for name in ("rateQuantity", "rateRatio") if name in given}
+    dose_and_rate, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
+    said = {name: dose_and_rate[name] for name in ("rateQuantity", "rateRatio") if name in dose_and_rate}
     right = [is_amount_over(duration, ordered.value, ordered.unit, hours) for duration in said.values()]
     if "duration" in repeat:
         span = {"value": repeat["duration"], "unit": repeat.get("durationUnit")}
         right.append(is_amount_over(span, ordered.value, ordered.unit, hours))
-    passed, wanted = bool(right) and all(right), {"value": hours, "unit": "h"}
-    return Check(name="medication rate", passed=passed, expected=wanted, actual={**said, "timing": repeat or None})
+    passed, expected = bool(right) and all(right), {"value": hours, "unit": "h"}
+    return Check(name="medication rate", passed=passed, expected=expected, actual={**said, "timing": repeat or None})
 
 
 def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
@@ -185,10 +185,10 @@ def blood_pressure_checks(
     when = observation.get("effectiveDateTime") or observation.get("effectiveInstant")
     yield Check(name="time", passed=same_minute(when, now), expected=now, actual=when)
     told = list(_pressures(observation))
-    wanted: list[Json] = [systolic, diastolic]
+    pressures: list[Json] = [systolic, diastolic]
     yield Check(
         name="value",
-        passed=bool(told) and all(pressure == wanted for pressure in told),
+        passed=bool(told) and all(pressure == pressures for pressure in told),
         expected=f"{systolic}/{diastolic} mmHg",
         actual=told,
     )

@@ -87,9 +87,9 @@ def explicit_single_doses(gold: Sequence[Action]) -> Iterator[tuple[str, list[Ac
 def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
     """Yield elements that repeat the content of a drug order in words."""
     for dosage in body.get("dosageInstruction", []):
-        (given,) = dosage["doseAndRate"]
-        dose, route = given["doseQuantity"], dosage["route"]["text"]
-        time = given.get("rateQuantity")
+        (dose_and_rate,) = dosage["doseAndRate"]
+        dose, route = dose_and_rate["doseQuantity"], dosage["route"]["text"]
+        time = dose_and_rate.get("rateQuantity")
         over = f" over {time['value']:g} {time['unit']}" if time else ""
         said = f"{dose['value']:g} {dose['unit']} {route}"
         yield "repeated in words", {"text": f"Give {said}{over}, single dose, now."}

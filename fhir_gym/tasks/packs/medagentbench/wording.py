@@ -101,8 +101,8 @@ def _instructions(dosage: Json) -> Iterator[str]:
 def _repeats(text: str, ordered: OrderedDose) -> bool:
     """Return whether a text contains only neutral words and the amounts, times and rates of the order."""
     rest, right = _without_amounts(text, ordered)
-    known = _NEUTRAL | {*ordered.drug} | ordered.route.says | ordered.route.more
-    return right and {*_WORD.findall(_ONCE.sub(" ", rest))} <= known
+    words = _NEUTRAL | {*ordered.drug} | ordered.route.says | ordered.route.more
+    return right and {*_WORD.findall(_ONCE.sub(" ", rest))} <= words
 
 
 def _is_remark(text: str, ordered: OrderedDose) -> bool:

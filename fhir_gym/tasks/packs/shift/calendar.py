@@ -88,7 +88,7 @@ class Calendar:
         return Calendar.at_start(self.scene)
 
     def first_free(
-        self, patient: str, limits: TimeLimits, wanted: Callable[[Practitioner], bool], moving: str = ""
+        self, patient: str, limits: TimeLimits, suits: Callable[[Practitioner], bool], moving: str = ""
     ) -> ClinicSlot | None:
         """Return the first free slot that suits a patient; None if there is none.
 
@@ -97,11 +97,11 @@ class Calendar:
         Args:
             patient: Id of the patient.
             limits: What the patient wishes, and other conditions.
-            wanted: Whether a practitioner may be chosen.
+            suits: Whether a practitioner may be chosen.
             moving: Id of an appointment of the patient that gives up its time.
         """
         free = self.free_times(patient, moving)
-        schedules = [practitioner.schedule for practitioner in self.scene.practitioners if wanted(practitioner)]
+        schedules = [practitioner.schedule for practitioner in self.scene.practitioners if suits(practitioner)]
         first = (
             next((slot for slot in free.of(schedule) if limits.suits(slot.start, slot.minutes)), None)
             for schedule in schedules
@@ -169,7 +169,7 @@ def slots_that_would_fit(
     patient: str,
     limits: TimeLimits,
     minutes: int,
-    wanted: Callable[[Practitioner], bool],
+    suits: Callable[[Practitioner], bool],
     *,
     moving: str = "",
     until: date = date.min,
@@ -184,7 +184,7 @@ def slots_that_would_fit(
         patient: Id of the patient.
         limits: What the patient wishes, and other conditions.
         minutes: The length of a slot that is not like a free slot of the scene.
-        wanted: Whether a practitioner may be chosen.
+        suits: Whether a practitioner may be chosen.
         moving: Id of an appointment of the patient that gives up its time.
         until: The last day, if it is later than a week after the last slot of the scene.
     """
@@ -204,7 +204,7 @@ def slots_that_would_fit(
         ]
         fitting = [slot for slot in slots if not any(overlap(slot, clinic_slot) for clinic_slot in kept)]
         if fitting:
-            for practitioner in filter(wanted, scene.practitioners):
+            for practitioner in filter(suits, scene.practitioners):
                 slot = seeded_random("slot", scene.place, practitioner.schedule).choice(fitting)
                 yield supposed_slot(slot.model_copy(update={"schedule": practitioner.schedule}))
             return

@@ -188,8 +188,8 @@ class OrdersScene(Params):
         active = {"type": "allergy", "clinical": "active", "verification": "confirmed", "status": "final"}
         changed = []
         for record in getattr(self, records):
-            known = {name: value for name, value in active.items() if name in type(record).model_fields}
-            changed.append(record.model_copy(update=known))
+            elements = {name: value for name, value in active.items() if name in type(record).model_fields}
+            changed.append(record.model_copy(update=elements))
         return self.model_copy(update={records: tuple(changed)})
 
 
@@ -427,7 +427,7 @@ def result_resource(result: Result) -> Resource:
 
 def order_resource(item: Item, patient: str, written: str, dose: int) -> Resource:
     """Build an active order of a drug or a test, with the elements that a request needs."""
-    made: Resource = {
+    resource: Resource = {
         "resourceType": item.resource_type,
         "status": "active",
         "intent": "order",
@@ -436,11 +436,17 @@ def order_resource(item: Item, patient: str, written: str, dose: int) -> Resourc
         "authoredOn": written,
     }
     if item.group:
-        made["dosageInstruction"] = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
-    return made
+        resource["dosageInstruction"] = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
+    return resource
 
 
 def _earlier(order: EarlierOrder, item: Item) -> Resource:
-    made = order_resource(item, order.patient, order.written, order.dose)
-    made["medicationCodeableConcept" if item.group else "code"] = item.concept.concept
-    return {"resourceType": item.resource_type, "id": order.id, **made, "status": order.status, "intent": order.intent}
+    resource = order_resource(item, order.patient, order.written, order.dose)
+    resource["medicationCodeableConcept" if item.group else "code"] = item.concept.concept
+    return {
+        "resourceType": item.resource_type,
+        "id": order.id,
+        **resource,
+        "status": order.status,
+        "intent": order.intent,
+    }

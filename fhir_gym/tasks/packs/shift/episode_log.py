@@ -245,11 +245,11 @@ class EpisodeLog:
         placed = end.placed(self._counterfactuals())
         if not placed:
             return {}
-        wanted, positions = [*placed.values()], defaultdict[str, list[int]](list)
-        with end.open_scratch(wanted) as session:
+        resources, positions = [*placed.values()], defaultdict[str, list[int]](list)
+        with end.open_scratch(resources) as session:
             scratch = BudgetedSession(session, len(self.requests))
             replayed = counterfactuals_shown(
-                self.requests, wanted, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
+                self.requests, resources, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
             )
             for position, shown in replayed:
                 for reference in shown:

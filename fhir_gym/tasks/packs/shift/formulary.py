@@ -75,8 +75,8 @@ class Item(Params):
 
     def dose(self, kg: float, half: bool) -> int:
         """Return the dose in milligrams for a body weight."""
-        wanted = kg * self.per_kg * (0.5 if half else 1)
-        return floor(min(wanted, self.most) / STEP) * STEP
+        needed = kg * self.per_kg * (0.5 if half else 1)
+        return floor(min(needed, self.most) / STEP) * STEP
 
     @property
     def line(self) -> str:

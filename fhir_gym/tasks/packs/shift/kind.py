@@ -342,14 +342,14 @@ class RequestKind(ABC, Generic[S, R]):
         return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
-    def solve(self, ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: Any, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]) -> Solution:
         """Solve a request like an agent that knows only the prompt.
 
         Args:
             ask: What the request says.
-            given: The values in the rules; see `rule_values`.
+            rule_values: The values in the rules; see `rule_values`.
             now: Current time.
-            known: What earlier solutions of this kind have learnt; the solution may add to it.
+            looked_up: What earlier solutions of this kind have learnt; the solution may add to it.
         """
 
     def counterfactuals(self, request: R, scene: S) -> list[Resource]:

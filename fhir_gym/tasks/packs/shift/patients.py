@@ -78,8 +78,8 @@ def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> lis
 
 def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
     """Return the ids of the people with a name and a date of birth."""
-    wanted = (name.given, name.family, name.birth_date)
-    return tuple(person.id for person in people if (person.given, person.family, person.birth_date) == wanted)
+    details = (name.given, name.family, name.birth_date)
+    return tuple(person.id for person in people if (person.given, person.family, person.birth_date) == details)
 
 
 def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]:

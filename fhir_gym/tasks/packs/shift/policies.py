@@ -261,14 +261,14 @@ def validity_rules(subjects: Sequence[Subject]) -> str:
     )
 
 
-def policy_time(given: Mapping[str, str], now: datetime) -> datetime:
+def policy_time(rule_values: Mapping[str, str], now: datetime) -> datetime:
     """Return the moment at which policies must be in force.
 
     Args:
-        given: The values that a solution is given.
+        rule_values: The values that a solution is given.
         now: The present.
     """
-    return parse_instant(given[POLICY_TIME]) if POLICY_TIME in given else now
+    return parse_instant(rule_values[POLICY_TIME]) if POLICY_TIME in rule_values else now
 
 
 def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:

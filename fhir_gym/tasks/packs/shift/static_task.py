@@ -98,10 +98,10 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def sample(self, rng: random.Random, world: World) -> ShiftParams:
         kind, level = self.requests, self.level or 1
         first, last = kind.counts[level]
-        wanted, dependent = kind.draw_chain(rng, rng.randint(first, last))
+        outcomes, dependent = kind.draw_chain(rng, rng.randint(first, last))
         for _ in range(_TRIES):
-            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), ShiftSize(level, len(wanted)))
-            chosen = kind.choose(rng, world, scene, wanted, dependent)
+            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), ShiftSize(level, len(outcomes)))
+            chosen = kind.choose(rng, world, scene, outcomes, dependent)
             if chosen is not None:
                 break
         else:
@@ -139,10 +139,10 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
         answer: list[Json] = []
-        known: dict[str, Any] = {}
-        given, now = self.requests.rule_values(p.scene), parse_instant(p.now)
+        looked_up: dict[str, Any] = {}
+        rule_values, now = self.requests.rule_values(p.scene), parse_instant(p.now)
         for letter, request in _lettered(p):
-            outcome = yield from self.requests.solve(request.ask, given, now, known)
+            outcome = yield from self.requests.solve(request.ask, rule_values, now, looked_up)
             answer.append(f"{letter}: {outcome}")
         yield Finish(answer)
 

@@ -82,10 +82,10 @@ def _mrn(case: OfficialCase) -> str:
 def _person(case: OfficialCase, records: OfficialRecords) -> Params:
     name, born = _matched(case, _PERSON).groups()
     given, _, family = name.partition(" ")
-    wanted = str(case.sol[0]) if case.sol else _NOT_FOUND
+    mrn = str(case.sol[0]) if case.sol else _NOT_FOUND
     nowhere = {"phone": "0", "line": "0", "city": "0", "state": "0"}
     person = Person(id="phantom", given=given, family=family, gender="unknown", birth_date=born, **nowhere)
-    return FindPatientParams(person=person, mrn=None if wanted == _NOT_FOUND else wanted)
+    return FindPatientParams(person=person, mrn=None if mrn == _NOT_FOUND else mrn)
 
 
 def _age(case: OfficialCase, records: OfficialRecords) -> Params:

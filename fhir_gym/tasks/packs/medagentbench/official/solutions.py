@@ -103,16 +103,16 @@ def _magnesium(case: OfficialCase) -> Gold:
     last = latest(_readings((yield _look(case, "MG")), window=True))
     if last and last.value <= 1.9:
         amount = magnesium_dose(last.value)
-        given = {"doseQuantity": {"value": amount, "unit": "g"}, "rateQuantity": {"value": amount, "unit": "h"}}
-        yield Post(_url("MedicationRequest"), _medication(case, "0338-1715-40", "IV", given))
+        dose_and_rate = {"doseQuantity": {"value": amount, "unit": "g"}, "rateQuantity": {"value": amount, "unit": "h"}}
+        yield Post(_url("MedicationRequest"), _medication(case, "0338-1715-40", "IV", dose_and_rate))
     yield Finish([last.value if last else -1])
 
 
 def _potassium(case: OfficialCase) -> Gold:
     last = latest(_readings((yield _look(case, "K")), window=False))
     if last and last.value < 3.5:
-        given = {"doseQuantity": {"value": round(potassium_dose(last.value), 1), "unit": "mEq"}}
-        yield Post(_url("MedicationRequest"), _medication(case, "40032-917-01", "oral", given))
+        dose_and_rate = {"doseQuantity": {"value": round(potassium_dose(last.value), 1), "unit": "mEq"}}
+        yield Post(_url("MedicationRequest"), _medication(case, "40032-917-01", "oral", dose_and_rate))
         order = _service(case, LOINC, "2823-3")
         yield Post(_url("ServiceRequest"), {**order, "occurrenceDateTime": _NEXT_MORNING})
     yield Finish([last.value if last else -1])
@@ -125,9 +125,9 @@ def _hemoglobin(case: OfficialCase) -> Gold:
     yield Finish([last.value, last.text] if last else [-1])
 
 
-def _medication(case: OfficialCase, code: str, route: str, given: Resource) -> Resource:
+def _medication(case: OfficialCase, code: str, route: str, dose_and_rate: Resource) -> Resource:
     order = medication_order(str(case.eval_MRN), NOW_TEXT, code, route, {}, None)
-    return {**order, "dosageInstruction": [{"route": route, "doseAndRate": [given]}]}
+    return {**order, "dosageInstruction": [{"route": route, "doseAndRate": [dose_and_rate]}]}
 
 
 def _service(case: OfficialCase, system: str, code: str) -> Resource:

@@ -297,10 +297,10 @@ def _drug(order: Resource) -> Json:
 
 def _is_dose(instructions: Json, dose: int) -> bool:
     """Whether a dosage instruction contains exactly this dose in milligrams."""
-    given = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
-    if not isinstance(given, dict) or "comparator" in given:
+    quantity = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
+    if not isinstance(quantity, dict) or "comparator" in quantity:
         return False
-    value, units = given.get("value"), [given[name] for name in ("unit", "code") if name in given]
+    value, units = quantity.get("value"), [quantity[name] for name in ("unit", "code") if name in quantity]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and value == dose and bool(units) and all(unit == "mg" for unit in units)
 
@@ -380,10 +380,10 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
 
     def _knows(self, number: int, cause: Cause) -> bool:
         """Whether the agent has seen or written the records that show a cause, or looked for the missing ones."""
-        known = (self.log.seen, self.reader.new)
+        sources = (self.log.seen, self.reader.new)
         return (
             self.knows_policies(number, cause)
-            and all(any(record in records for record in group for records in known) for group in cause.records)
+            and all(any(record in records for record in group for records in sources) for group in cause.records)
             and all(self.log.lookups_of(result.resource(self.scene.results)) for result in cause.missing)
         )
 

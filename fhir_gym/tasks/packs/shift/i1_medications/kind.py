@@ -143,7 +143,9 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: MedicationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: MedicationContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT

@@ -65,9 +65,9 @@ def _dosage(doses: Sequence[Dose]) -> list[Json]:
 def _record_resource(record: DrugRecord) -> Resource:
     drug = {"medicationCodeableConcept": _concept(record.mention.drug, record.mention.word)}
     subject, dosage = reference("Patient", record.patient), _dosage(record.mention.doses)
-    made: Resource = {"resourceType": record.resource_type, "id": record.id, "status": record.status}
+    resource: Resource = {"resourceType": record.resource_type, "id": record.id, "status": record.status}
     if record.resource_type == "MedicationRequest":
-        made |= {
+        resource |= {
             "intent": record.intent,
             **drug,
             "subject": subject,
@@ -75,14 +75,14 @@ def _record_resource(record: DrugRecord) -> Resource:
             "dosageInstruction": dosage,
         }
     else:
-        made |= {
+        resource |= {
             **drug,
             "subject": subject,
             "dateAsserted": record.when,
             "informationSource": subject,
             "dosage": dosage,
         }
-    return made
+    return resource
 
 
 def _dispense_resource(dispense: Dispense) -> Resource:

@@ -348,11 +348,11 @@ class _Drawer:
             words.append("once a day")
         as_needed = len(words) > 1 and rng.random() < 0.5
         amounts = rng.sample(DRUGS[drug].amounts, len(words))
-        made = [
+        drawn = [
             Dose(**_written(rng, amount), schedule=word, as_needed=as_needed and number == 1)
             for number, (amount, word) in enumerate(zip(amounts, words, strict=True))
         ]
-        return tuple(rng.sample(made, len(made)))
+        return tuple(rng.sample(drawn, len(drawn)))
 
 
 def _written(rng: random.Random, amount: int) -> dict[str, str]:

@@ -146,7 +146,9 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: TrendContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: TrendContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -248,18 +250,18 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
 
 
 def _outcome(
-    ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
+    ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int], intended: str, rule: Rule | None
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    if wanted == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
+    if intended == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
         return ""
     value = exact_answer(ask, results)
-    if wanted == DONE:
+    if intended == DONE:
         return rounded(ask, value) if value is not None else ""
     if value is not None:
         return ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
-    return wanted if any(number is not None for number in others) else ""
+    return intended if any(number is not None for number in others) else ""
 
 
 def _about(name: str) -> str:

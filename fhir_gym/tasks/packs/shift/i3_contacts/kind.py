@@ -137,7 +137,9 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: ContactContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ContactContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -233,11 +235,11 @@ def _outcome(
     patient: str,
     overlaps: Sequence[Overlap],
     names: Mapping[str, str],
-    wanted: str,
+    intended: str,
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
     actual = outcome_of(ask, overlaps, names)
-    if (actual == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+    if (actual == NO_CONTACT) != (intended == NO_CONTACT) or not stays_in_window(ask, scene, patient):
         return ""
     return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 

@@ -106,9 +106,11 @@ class Hospital:
                     continue
                 ward, end = parents.get(room, ""), parse_instant(stay.end) if stay.end else now
                 record, breaks = f"Encounter/{visit.id}", _broken(visit, stay)
-                known = _Known(visit.patient, record, stay.place, room, ward, parse_instant(stay.start), end, breaks)
-                self._by_ward.setdefault(ward, []).append(known)
-                self._by_patient.setdefault(visit.patient, []).append(known)
+                stay_facts = _Known(
+                    visit.patient, record, stay.place, room, ward, parse_instant(stay.start), end, breaks
+                )
+                self._by_ward.setdefault(ward, []).append(stay_facts)
+                self._by_patient.setdefault(visit.patient, []).append(stay_facts)
 
     def overlaps(self, patient: str) -> list[Overlap]:
         """Return the times for which a patient and other patients were in the same ward."""
@@ -211,7 +213,7 @@ def outcome_of(
 
 
 def qualifies(
-    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, intended: int
 ) -> bool:
     """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
 
@@ -220,7 +222,7 @@ def qualifies(
         overlaps: The times of the patient.
         names: The full name of each patient by id.
         most_names: Maximum number of names in the answer.
-        wanted: Number of rules that must make a difference.
+        intended: Number of rules that must make a difference.
     """
     outcome = outcome_of(ask, overlaps, names)
     if ask.measure == "names":
@@ -230,9 +232,9 @@ def qualifies(
     contacts = 0
     for number, rule in enumerate(RULES):
         contacts += outcome_of(ask, overlaps, names, rule) != outcome
-        if contacts >= wanted:
+        if contacts >= intended:
             return True
-        if contacts + len(RULES) - number - 1 < wanted:
+        if contacts + len(RULES) - number - 1 < intended:
             return False
     return False
 
@@ -307,11 +309,13 @@ def judge_contacts(
     overlaps = hospital.overlaps(request.patients[0])
     outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
     records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}
-    wanted: list[Resource] = []
+    records_needed: list[Resource] = []
     if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
         # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
         records = {f"Encounter/{visit.id}" for visit in scene.visits if _is_in_window(request, scene, visit)}
     elif outcome == NO_CONTACT:
-        wanted = stay_that_would_count(request, scene)
-    looked = all("location" in log.seen.get(record, {}) for record in records) and all(map(log.lookups_of, wanted))
+        records_needed = stay_that_would_count(request, scene)
+    looked = all("location" in log.seen.get(record, {}) for record in records) and all(
+        map(log.lookups_of, records_needed)
+    )
     return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)

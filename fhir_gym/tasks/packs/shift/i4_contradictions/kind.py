@@ -159,7 +159,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
 
     @override
     def solve(
-        self, ask: ContradictionContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+        self, ask: ContradictionContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
     ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:

@@ -314,14 +314,14 @@ def _patient_resource(patient: Patient) -> Resource:
 
 def history_resource(record: HistoryRecord) -> Resource:
     """Build the resource of a record."""
-    made: Resource = {"resourceType": record.kind, "id": record.id}
+    resource: Resource = {"resourceType": record.kind, "id": record.id}
     subject = {"subject": reference("Patient", record.patient)}
     if record.encounter:
         subject["encounter"] = reference("Encounter", record.encounter)
     if record.kind == "Encounter":
         code, display = _CLASSES[record.value]
         kind = {"system": "http://terminology.hl7.org/CodeSystem/v3-ActCode", "code": code, "display": display}
-        return made | {
+        return resource | {
             "status": record.status,
             "class": kind,
             **subject,
@@ -332,15 +332,15 @@ def history_resource(record: HistoryRecord) -> Resource:
     concept = {"coding": [{"system": system, "code": fact.code, "display": fact.name}], "text": fact.name}
     about = {"code": concept, **subject, TIMES[record.kind]: record.time}
     if record.kind == "Procedure":
-        return made | {"status": record.status, **about}
+        return resource | {"status": record.status, **about}
     if record.kind == "Condition":
         clinical = {"clinicalStatus": {"coding": [{"system": _CLINICAL, "code": "active"}]}}
         verification = {"coding": [{"system": _VERIFICATION, "code": record.status}]}
         # An erroneous Condition has no clinical status (con-5).
         states = {**({} if record.status == "entered-in-error" else clinical), "verificationStatus": verification}
-        return made | {**states, **about, "recordedDate": record.other_time}
+        return resource | {**states, **about, "recordedDate": record.other_time}
     quantity = {"value": record.value, "unit": fact.unit, "system": _UCUM, "code": fact.unit}
-    return made | {"status": record.status, **about, "issued": record.other_time, "valueQuantity": quantity}
+    return resource | {"status": record.status, **about, "issued": record.other_time, "valueQuantity": quantity}
 
 
 def parse_history(resource: Resource) -> HistoryRecord:

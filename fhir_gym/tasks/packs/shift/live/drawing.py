@@ -153,9 +153,9 @@ class LiveDrawing:
     ) -> tuple[Any, Sequence[Any]]:
         size = ShiftSize(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
-            wanted = self._draw_outcomes(kind, count)
+            outcomes = self._draw_outcomes(kind, count)
             scene = kind.draw_scene(self._rng, self._world, self._ids, size)
-            chosen = kind.choose(self._rng, self._world, scene, wanted)
+            chosen = kind.choose(self._rng, self._world, scene, outcomes)
             if chosen is not None:
                 return scene, chosen
         raise TaskError(f"kind {kind.key} found no scene for its requests in {_TRIES} tries")
@@ -329,9 +329,9 @@ class _Taken:
             if isinstance(resource.get("name"), str)
         ]
         alike = any(
-            kind == other and (name.startswith(known) or known.startswith(name))
+            kind == other and (name.startswith(other_name) or other_name.startswith(name))
             for kind, name in names
-            for other, known in self._names
+            for other, other_name in self._names
         )
         if alike or keys & self._keys:
             return False

@@ -210,8 +210,8 @@ class GoldDesk:
         if request.kind not in self._given:
             values = kind.rule_values(self._p.scene[request.kind])
             self._given[request.kind] = yield from read_rules(kind, values, self._now)
-        given = {**self._given[request.kind], POLICY_TIME: instant(self._policy_time)}
-        return (yield from kind.solve(ask, given, self._now, self._known.setdefault(request.kind, {})))
+        rule_values = {**self._given[request.kind], POLICY_TIME: instant(self._policy_time)}
+        return (yield from kind.solve(ask, rule_values, self._now, self._known.setdefault(request.kind, {})))
 
     @property
     def _now(self) -> datetime:
@@ -264,8 +264,8 @@ class GoldDesk:
 
     def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
         """Update a Task that is in-progress; if a colleague has added a note since the last look, read it again."""
-        known = next((resource for resource in self._open if resource["id"] == task["id"]), task)
-        updated = yield update(known, **changed)
+        seen = next((resource for resource in self._open if resource["id"] == task["id"]), task)
+        updated = yield update(seen, **changed)
         if is_refused(updated):
             latest = yield Get(f"/Task/{task['id']}")
             if isinstance(latest, dict) and not is_refused(latest):

@@ -355,8 +355,8 @@ class LiveJudge:
         is_done = closing.outcome == DONE or (
             bool(self._kinds[request.kind].value) and not self._declines(request, closing)
         )
-        wanted = "completed" if is_done else "rejected"
-        return "" if closing.status == wanted else f"status {closing.status}"
+        expected_status = "completed" if is_done else "rejected"
+        return "" if closing.status == expected_status else f"status {closing.status}"
 
     def _changed_elements(self, request: DeskRequest) -> list[str]:
         """Return the elements of the Task that the agent must not change, but changed, added or lost."""

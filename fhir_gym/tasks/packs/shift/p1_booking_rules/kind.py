@@ -190,16 +190,18 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-            known["library"] = yield from read_library((BOOKING,))
-        place: PlaceRecords = known["place"]
-        library: Library = known["library"]
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+            looked_up["library"] = yield from read_library((BOOKING,))
+        place: PlaceRecords = looked_up["place"]
+        library: Library = looked_up["library"]
         mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
         coming = [
             appointment
@@ -208,7 +210,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         ]
         if any(place.service_of(appointment) == ask.service for appointment in coming):
             return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(given, now))
+        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(rule_values, now))
         attended = [
             Attendance(appointment["start"], appointment["status"], place.service_of(appointment) == ask.service)
             for appointment in mine

@@ -175,15 +175,17 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
 
     @override
-    def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: OrderSetContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = str(patients[0]["id"])
-        if not known:
-            known["library"] = yield from read_library((ORDER_SETS,))
-        library: Library = known["library"]
-        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(given, now))
+        if not looked_up:
+            looked_up["library"] = yield from read_library((ORDER_SETS,))
+        library: Library = looked_up["library"]
+        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(rule_values, now))
         order_set = OrderSet.of(values, ask.order_set)
         records: list[Resource] = []
         for resource_type in ("AllergyIntolerance", "Condition", "Observation", *ORDERS):
@@ -254,11 +256,11 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
             for department in self.scene.departments
         ]
         requests = [OrderSetRequest(ask=ask, outcome=outcome, patients=self.ids.get(ask.patient, ())) for ask in asks]
-        for wanted in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
+        for cause in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
             fitting = [
                 request
                 for request in requests
-                if len(request.patients) != 1 or self._qualifies(request.ask, request.patients[0], outcome, wanted)
+                if len(request.patients) != 1 or self._qualifies(request.ask, request.patients[0], outcome, cause)
             ]
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
@@ -287,23 +289,23 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
             kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
         return [self._rng.choice(self._rng.choice(kinds)) for _ in range(2)]
 
-    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, wanted: str) -> bool:
+    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, needed_cause: str) -> bool:
         """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
         decision = self._decide(ask, patient)
         if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
             return False
-        if wanted in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
-            if wanted == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
+        if needed_cause in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
+            if needed_cause == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
                 return False
-            wanted = "weight" if wanted == _OLD_WEIGHT else wanted
-            return [cause.name for cause in decision.causes] == [wanted]
-        if wanted == _SUBSTITUTE:
+            needed_cause = "weight" if needed_cause == _OLD_WEIGHT else needed_cause
+            return [cause.name for cause in decision.causes] == [needed_cause]
+        if needed_cause == _SUBSTITUTE:
             return self._set_for(ask).substitute in decision.orders
-        if wanted == _LEFT_OUT:
+        if needed_cause == _LEFT_OUT:
             return not {*self._set_for(ask).tests} <= {*decision.orders}
-        if not wanted:
+        if not needed_cause:
             return True
-        return self._decide(ask, patient, wanted).result != decision.result
+        return self._decide(ask, patient, needed_cause).result != decision.result
 
     def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""

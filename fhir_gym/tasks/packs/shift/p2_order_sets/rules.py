@@ -189,8 +189,8 @@ class OrderSet:
 
     def dose(self, kg: float, creatinine: float) -> int:
         """Return the dose in milligrams."""
-        wanted = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
-        return floor(min(wanted, self.most) / STEP) * STEP
+        needed = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
+        return floor(min(needed, self.most) / STEP) * STEP
 
     def settled_dose(self, kg: float, creatinine: float) -> int | None:
         """Return the dose; None if a value is close to a limit or a rounding step."""
@@ -226,13 +226,13 @@ class OrderSetRules(Charts):
             group = self.groups[drug]
             if others := self.allergies(patient, group):
                 return Decision(NOT_ALLOWED, causes=(Cause("allergies", (allergies, others), points=points),))
-        given = tuple(
+        running = tuple(
             f"MedicationRequest/{order.id}"
             for order in mine
             if order.status in GIVEN and self.groups.get(order.item) == group
         )
-        if given:
-            return Decision(ALREADY_DONE, causes=(Cause("given", (given,), points=points),))
+        if running:
+            return Decision(ALREADY_DONE, causes=(Cause("given", (running,), points=points),))
         causes = tuple(self.causes(order_set, patient, group, points))
         weight, creatinine = (self.latest(patient, name) for name in ("weight", "creatinine"))
         if causes or weight is None or creatinine is None:

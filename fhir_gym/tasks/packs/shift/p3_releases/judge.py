@@ -52,8 +52,8 @@ class ReleaseJudge:
                 and write.after is not None
                 and not self._log.at_start(write.record)
             ):
-                known = patients_of(write.after, self._base_url) & self._scene.charts.keys()
-                patient = next(iter(sorted(known)), created.get(write.record, ("",))[0])
+                patients = patients_of(write.after, self._base_url) & self._scene.charts.keys()
+                patient = next(iter(sorted(patients)), created.get(write.record, ("",))[0])
                 if patient:
                     created[write.record] = patient, write.after
         return created
@@ -62,20 +62,26 @@ class ReleaseJudge:
     def _claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
         claimed: list[set[str]] = [set() for _ in self._requests]
-        for record, (patient, made) in self._new.items():
+        for record, (patient, communication) in self._new.items():
             mine = [
                 n for n, request in enumerate(self._requests) if patient.removeprefix("Patient/") in request.patients
             ]
             if mine:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
-                best = min(mine, key=lambda n: (-self._fit(n, made), bool(claimed[n]), self._answers[n] != DONE, n))
+                best = min(
+                    mine, key=lambda n: (-self._fit(n, communication), bool(claimed[n]), self._answers[n] != DONE, n)
+                )
                 claimed[best].add(record)
         return [frozenset(records) for records in claimed]
 
-    def _fit(self, number: int, made: Resource) -> int:
+    def _fit(self, number: int, communication: Resource) -> int:
         """Return how many of recipient, department and purpose of a Communication are those of a request."""
         return 5 - len(
-            [*self._release(number).problems({**made, "status": "completed", "sent": self._today}, frozenset())]
+            [
+                *self._release(number).problems(
+                    {**communication, "status": "completed", "sent": self._today}, frozenset()
+                )
+            ]
         )
 
     def _charts(self, number: int, patient: str) -> list[Chart]:
@@ -115,10 +121,10 @@ class ReleaseJudge:
         problems: list[Json] = [f"left {', '.join(left)}"]
         possible = [decision for decision in decisions if decision.outcome == DONE]
         if len(left) == 1 and possible:
-            made = self._log.at_end(left[0]) or {}
-            problems = [*release.problems(made, possible[0].documents)]
-            if patients_of(made, self._base_url) != {f"Patient/{request.patients[0]}"}:
-                problems.append({"subject": made.get("subject")})
+            communication = self._log.at_end(left[0]) or {}
+            problems = [*release.problems(communication, possible[0].documents)]
+            if patients_of(communication, self._base_url) != {f"Patient/{request.patients[0]}"}:
+                problems.append({"subject": communication.get("subject")})
             others = [
                 department.display.casefold()
                 for department in self._scene.departments
@@ -126,10 +132,10 @@ class ReleaseJudge:
             ]
             if any(
                 other in concept_text.casefold()
-                for concept_text in concept_texts(made.get("category"))
+                for concept_text in concept_texts(communication.get("category"))
                 for other in others
             ):
-                problems.append({"category": made.get("category")})
+                problems.append({"category": communication.get("category")})
         actual: Json = [*problems, answer] if problems or answer != DONE else answer
         return Judgement(not problems and answer == DONE, bool(problems), request.outcome, actual, claimed)
 

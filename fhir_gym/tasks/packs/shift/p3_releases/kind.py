@@ -169,21 +169,23 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: ReleaseContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ReleaseContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        if "library" not in known:
-            known["library"] = yield from read_library((RELEASE,))
-        if ask.recipient not in known:
+        if "library" not in looked_up:
+            looked_up["library"] = yield from read_library((RELEASE,))
+        if ask.recipient not in looked_up:
             named = yield from search_all("/Organization", {"name": ask.recipient})
-            known[ask.recipient] = next(
+            looked_up[ask.recipient] = next(
                 str(organization["id"]) for organization in named if organization["name"] == ask.recipient
             )
-        departments = _DEPARTMENTS.validate_json(given["all"])
+        departments = _DEPARTMENTS.validate_json(rule_values["all"])
         department = next(department for department in departments if department.display == ask.department)
-        values = known["library"].values(RELEASE.code, department.code, policy_time(given, now))
-        patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
+        values = looked_up["library"].values(RELEASE.code, department.code, policy_time(rule_values, now))
+        patient, recipient, today = str(patients[0]["id"]), looked_up[ask.recipient], instant(now)[:10]
         release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
         chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))
         decision = release.decide(chart)
@@ -195,8 +197,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
             decision = release.decide(chart)
         if decision.outcome == DONE:
             documents = sorted(decision.documents)
-            made = release_resource(department, patient, recipient, ask.purpose, today, documents)
-            yield Post("/Communication", made)
+            communication = release_resource(department, patient, recipient, ask.purpose, today, documents)
+            yield Post("/Communication", communication)
         return decision.outcome
 
     @override
@@ -339,9 +341,9 @@ class _Chooser:
         """Add the release of a request to the chart of its patient."""
         ask, scene, patient = request.ask, self._scene, request.patients[0]
         recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
-        made = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
+        communication = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
         chart = self._charts[f"Patient/{patient}"]
-        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, made))
+        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, communication))
 
 
 class ReleasesLevel1(StaticShift, requests=Releases(), level=1):

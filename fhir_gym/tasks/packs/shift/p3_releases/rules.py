@@ -215,27 +215,27 @@ class Release:
         }
         return Entry(name_of(document), broken(rules))
 
-    def problems(self, made: Resource, documents: frozenset[str]) -> Iterator[Json]:
+    def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
         """Yield what is wrong with the Communication of a release.
 
         Args:
-            made: The Communication.
+            communication: The Communication.
             documents: References to the documents to release.
         """
-        if made.get("status") != "completed":
-            yield f"status {made.get('status')}"
-        wanted = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
-        for name, code in wanted.items():
-            if [(coding.get("system"), coding.get("code")) for coding in codings(made.get(name))] != [code]:
-                yield {name: made.get(name)}
-        recipients = _list(made.get("recipient"))
+        if communication.get("status") != "completed":
+            yield f"status {communication.get('status')}"
+        expected = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
+        for name, code in expected.items():
+            if [(coding.get("system"), coding.get("code")) for coding in codings(communication.get(name))] != [code]:
+                yield {name: communication.get(name)}
+        recipients = _list(communication.get("recipient"))
         if len(recipients) != 1 or not self._is_recipient(recipients[0]):
-            yield {"recipient": made.get("recipient")}
-        if moment_of(made.get("sent"))[:10] != self.today:
-            yield f"sent {made.get('sent')}"
+            yield {"recipient": communication.get("recipient")}
+        if moment_of(communication.get("sent"))[:10] != self.today:
+            yield f"sent {communication.get('sent')}"
         parts = [
             payload.get("contentReference") if isinstance(payload, dict) else None
-            for payload in _list(made.get("payload"))
+            for payload in _list(communication.get("payload"))
         ]
         left = [
             document
@@ -243,7 +243,7 @@ class Release:
             if not any(same_reference(part, document, self.base_url) for part in parts)
         ]
         if left or len(parts) != len(documents):
-            yield {"payload": made.get("payload"), "expected": sorted(documents)}
+            yield {"payload": communication.get("payload"), "expected": sorted(documents)}
 
     def permit(self, patient: str, scene: ReleaseScene) -> Resource:
         """Return a consent of a patient that does not exist and permits the release, like one of another patient."""
@@ -255,8 +255,8 @@ class Release:
         rng = seeded_random(id)
         if models:
             return {**rng.choice(models), "id": id, "patient": reference("Patient", patient)}
-        given = _random_moment(rng, _day_before(self.today, days), scene.now)
-        return consent_resource(id, patient, given, {"type": "permit"})
+        given_on = _random_moment(rng, _day_before(self.today, days), scene.now)
+        return consent_resource(id, patient, given_on, {"type": "permit"})
 
     def missing_document(self, patient: str, scene: ReleaseScene) -> Resource:
         """Return a document of a patient that does not exist and would be released, like one of another patient."""

@@ -190,10 +190,10 @@ class ReleaseSceneSampler:
 
     def _consents(self, patient: str, count: int) -> Iterator[Resource]:
         """Draw the consents of a patient, given at different times."""
-        given: dict[str, None] = {}
-        while len(given) < count:
-            given[self._ago(2, 380)] = None
-        for moment in given:
+        moments: dict[str, None] = {}
+        while len(moments) < count:
+            moments[self._ago(2, 380)] = None
+        for moment in moments:
             status = self._rng.choice(_CONSENT)
             yield consent_resource(self._ids.new("Consent"), patient, moment, self._provision(), status)
 
@@ -224,11 +224,11 @@ class ReleaseSceneSampler:
             rng.choice(sorted(PURPOSES)),
             self._departments,
         )
-        made = release_resource(
+        communication = release_resource(
             *(rng.choice(department), patient, self._recipients[name], purpose, self._ago(2, 90), ()),
             status=rng.choice(_SENT),
         )
-        return {"resourceType": "Communication", "id": self._ids.new("Communication"), **made}
+        return {"resourceType": "Communication", "id": self._ids.new("Communication"), **communication}
 
 
 _RECIPIENT: Resource = {
@@ -262,13 +262,13 @@ _POLICY = {
 }
 
 
-def consent_resource(id: str, patient: str, given: str, provision: Resource, status: str = "active") -> Resource:
+def consent_resource(id: str, patient: str, given_on: str, provision: Resource, status: str = "active") -> Resource:
     """Build a Consent.
 
     Args:
         id: Id of the Consent.
         patient: Id of the patient.
-        given: When it was given, an instant.
+        given_on: When it was given, an instant.
         provision: What it permits or denies.
         status: Status of the Consent.
     """
@@ -284,7 +284,7 @@ def consent_resource(id: str, patient: str, given: str, provision: Resource, sta
         "scope": {"coding": [scope]},
         "category": [{"coding": [{"system": LOINC, "code": "59284-0", "display": "Consent Document"}]}],
         "patient": reference("Patient", patient),
-        "dateTime": given,
+        "dateTime": given_on,
         "policyRule": {"coding": [_POLICY]},
         "provision": provision,
     }

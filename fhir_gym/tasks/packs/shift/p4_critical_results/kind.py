@@ -162,14 +162,18 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: CriticalContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if not known:
-            known["departments"] = yield from _departments(given["place"])
-            known["library"] = yield from read_library((CRITICAL,))
-        department: Resource = known["departments"][ask.department]
-        library: Library = known["library"]
+    def solve(
+        self, ask: CriticalContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if not looked_up:
+            looked_up["departments"] = yield from _departments(rule_values["place"])
+            looked_up["library"] = yield from read_library((CRITICAL,))
+        department: Resource = looked_up["departments"][ask.department]
+        library: Library = looked_up["library"]
         organization = f"Organization/{department['id']}"
-        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(given, now))
+        values = library.values(
+            CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(rule_values, now)
+        )
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
         resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {

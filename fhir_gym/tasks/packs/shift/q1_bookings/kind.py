@@ -121,14 +121,16 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-        place: PlaceRecords = known["place"]
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+        place: PlaceRecords = looked_up["place"]
         present = instant(now)
         mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
         coming = [

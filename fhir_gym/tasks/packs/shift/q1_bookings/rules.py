@@ -117,35 +117,35 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         return self.done(number, self._problems(request, left, slots), claimed, expected)
 
     def _problems(
-        self, request: BookingRequest, left: frozenset[str], wanted: Sequence[ClinicSlot | None]
+        self, request: BookingRequest, left: frozenset[str], right_slots: Sequence[ClinicSlot | None]
     ) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
         appointments = [record for record in left if record.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
             return [f"left {record}" for record in sorted(left)]
-        made = self.log.at_end(appointments[0])
-        assert made is not None
-        slot = next((slot for slot in wanted if slot and self.slot_ids(made) == [slot.id]), None)
+        appointment = self.log.at_end(appointments[0])
+        assert appointment is not None
+        slot = next((slot for slot in right_slots if slot and self.slot_ids(appointment) == [slot.id]), None)
         if slot is None:
-            return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(made)) or 'no slot'}"]
+            return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(appointment)) or 'no slot'}"]
         problems = [f"left {record}" for record in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
-        problems += self._wrong_elements(made, request.patients[0], slot)
+        problems += self._wrong_elements(appointment, request.patients[0], slot)
         if not self.slot_became(slot.id, "busy"):
             problems.append(f"Slot/{slot.id} is not busy and otherwise unchanged")
         return problems
 
-    def _wrong_elements(self, made: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
+    def _wrong_elements(self, appointment: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
         """Yield what is wrong in a new appointment."""
         practitioner = self.scene.by_schedule()[slot.schedule].person.id
-        if made.get("status") != "booked":
-            yield f"status {made.get('status')}"
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(made.get(name), wanted):
-                yield f"{name} {made.get(name)}"
+        if appointment.get("status") != "booked":
+            yield f"status {appointment.get('status')}"
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(appointment.get(name), moment):
+                yield f"{name} {appointment.get(name)}"
         needed = {f"Patient/{patient}", f"Practitioner/{practitioner}"}
         listed = [
             (self.log.end.refers(participant.get("actor")), participant.get("status"))
-            for participant in made.get("participant", [])
+            for participant in appointment.get("participant", [])
         ]
         others = [participant for participant in listed if participant != (f"Location/{self.scene.place}", "accepted")]
         if sorted(others, key=str) != sorted([(reference, "accepted") for reference in needed], key=str):

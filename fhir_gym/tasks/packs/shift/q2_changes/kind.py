@@ -152,14 +152,16 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return " ".join([words[ask.change][wording], *ask.in_words()])
 
     @override
-    def solve(self, ask: ChangeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ChangeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         doctor = f"{ask.given} {ask.family}"
-        if doctor not in known:
-            known[doctor] = yield from _practitioner_and_schedule(ask)
-        practitioner, schedule = known[doctor]
+        if doctor not in looked_up:
+            looked_up[doctor] = yield from _practitioner_and_schedule(ask)
+        practitioner, schedule = looked_up[doctor]
         query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
         appointments = yield from search_all("/Appointment", query)
         mine = [appointment for appointment in appointments if appointment["resourceType"] == "Appointment"]

@@ -164,8 +164,8 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
             yield f"changed Appointment/{visit.id}"
             return
         if ask.change == "move":
-            wanted = [slot for calendar in possible if (slot := new_slot(ask, visit, calendar)) is not None]
-            slot = next((slot for slot in wanted if self.slot_ids(after) == [slot.id]), None)
+            right_slots = [slot for calendar in possible if (slot := new_slot(ask, visit, calendar)) is not None]
+            slot = next((slot for slot in right_slots if self.slot_ids(after) == [slot.id]), None)
             if slot is None:
                 yield f"moved to {', '.join(f'Slot/{id}' for id in self.slot_ids(after)) or 'no slot'}"
                 return
@@ -182,8 +182,8 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
 
     def _wrong_move(self, before: Resource, after: Resource, visit: Visit, slot: ClinicSlot) -> Iterator[Json]:
         """Yield what is wrong with a moved appointment."""
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(after.get(name), wanted):
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"
         if rest := differences(before, after, changing=("start", "end", "slot", "minutesDuration")):
             yield {"also changed": [*rest]}

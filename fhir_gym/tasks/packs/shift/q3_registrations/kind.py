@@ -145,7 +145,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
 
     @override
     def solve(
-        self, ask: RegistrationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+        self, ask: RegistrationContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
     ) -> Solution:
         registry = Registry("", now.date().isoformat())
         registry.add_all((yield from search_all("/Patient", {"birthdate": ask.person.birth_date, "_count": "200"})))
@@ -161,10 +161,10 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
             if len(parents) != 1:
                 return SEVERAL_PATIENTS if parents else NO_SUCH_PATIENT
         if ask.insurer:
-            if not known:
-                known["place"], known["contracts"] = yield from _contracts(given["place"])
-            registry.place = known["place"]
-            registry.add_all(known["contracts"])
+            if not looked_up:
+                looked_up["place"], looked_up["contracts"] = yield from _contracts(rule_values["place"])
+            registry.place = looked_up["place"]
+            registry.add_all(looked_up["contracts"])
         decision = decide(registry, ask)
         if decision.outcome == DONE:
             created = yield Post("/Patient", new_patient(ask))

@@ -406,14 +406,19 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
 
     def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
-        made = [write for write in self._new if write.record in left]
-        patients = [write.after for write in made if write.resource_type == "Patient" and write.after]
-        coverages = [write.after for write in made if write.resource_type == "Coverage" and write.after]
-        wanted = bool(ask.insurer)
-        if not decisions or len(patients) != 1 or len(coverages) > wanted or len(left) > len(patients + coverages):
+        own_writes = [write for write in self._new if write.record in left]
+        patients = [write.after for write in own_writes if write.resource_type == "Patient" and write.after]
+        coverages = [write.after for write in own_writes if write.resource_type == "Coverage" and write.after]
+        has_coverage = bool(ask.insurer)
+        if (
+            not decisions
+            or len(patients) != 1
+            or len(coverages) > has_coverage
+            or len(left) > len(patients + coverages)
+        ):
             return [f"left {record}" for record in sorted(left)]
         problems: list[Json] = [*_wrong_details(ask, patients[0])]
-        if wanted and not coverages:
+        if has_coverage and not coverages:
             problems.append("no Coverage")
         for coverage in coverages:
             possible = [[*self._wrong_terms(ask, decision, coverage)] for decision in decisions]
@@ -452,9 +457,9 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         decision = decide(self._planned(number), request.ask)
         if answer == DONE or answer != decision.outcome:
             return False
-        known = [self._knows(id) for id in decision.people]
+        looked = [self._knows(id) for id in decision.people]
         if answer in (ALREADY_DONE, SEVERAL_PATIENTS):
-            return any(known) if answer == ALREADY_DONE else all(known)
+            return any(looked) if answer == ALREADY_DONE else all(looked)
         if answer == NO_SUCH_PATIENT:
             return bool(self.log.lookups_of(absent_parent(request, self.scene)))
         return answer == NOT_ALLOWED and (self._saw_no_contract(request) or self._saw_no_insurance(request, decision))

@@ -110,17 +110,17 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         low, high = (bound // work for bound in scene.writes)
         possible = [*_absences(scene)]
         requests: list[AbsenceRequest] = []
-        given: list[ClinicSlot] = []
+        new_slots: list[ClinicSlot] = []
         for outcome in outcomes:
             away = {request.schedule for request in requests}
             left = [request for request in rng.sample(possible, len(possible)) if request.schedule not in away]
-            left = [request for request in left if not any(_is_away(slot, request) for slot in given)]
+            left = [request for request in left if not any(_is_away(slot, request) for slot in new_slots)]
             mistakes = rng.sample(MISTAKES, _MISTAKES)
-            if given:
+            if new_slots:
                 mistakes[0] = EARLIER_REQUESTS_IGNORED
             sampler = _RequestSampler(rng, calendar, scene, outcome, (low, high), mistakes)
             request = None
-            if outcome == DONE and given and rng.random() < _COMPETING:
+            if outcome == DONE and new_slots and rng.random() < _COMPETING:
                 request = sampler.choose(
                     [request for request in left if any(_compete(request, other, scene) for other in requests)]
                 )
@@ -129,7 +129,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
                 return None
             requests.append(request)
             slots = AbsenceCalendar(calendar, scene, request).clear().values()
-            given += [slot for slot in slots if slot]
+            new_slots += [slot for slot in slots if slot]
         return tuple(requests)
 
     @override
@@ -153,10 +153,12 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: AbsenceContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-        place: PlaceRecords = known["place"]
+    def solve(
+        self, ask: AbsenceContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+        place: PlaceRecords = looked_up["place"]
         schedule, doctor = next(
             (name, practitioner)
             for name, practitioner in place.practitioners.items()
@@ -189,7 +191,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         for old in sorted(
             moving, key=lambda appointment: (appointment.get("priority") or _LAST_PRIORITY, appointment["start"])
         ):
-            fitting = _fitting(old, free, others, int(given["days"]))
+            fitting = _fitting(old, free, others, int(rule_values["days"]))
             if fitting:
                 new = place.first(fitting)
                 free.remove(new)

@@ -344,9 +344,9 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
-        given = [slot for slot in possible if slot is not None and self.slot_ids(after) == [slot.id]]
-        if given:
-            yield from self._wrong_move(number, before, after, given[0])
+        given_slots = [slot for slot in possible if slot is not None and self.slot_ids(after) == [slot.id]]
+        if given_slots:
+            yield from self._wrong_move(number, before, after, given_slots[0])
         elif after.get("status") != WAITING:
             yield f"in {', '.join(f'Slot/{slot_id}' for slot_id in self.slot_ids(after)) or 'no slot'}"
         elif None not in possible:
@@ -359,8 +359,8 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
 
     def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
         """Yield what is wrong with an appointment that moved to the right slot."""
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(after.get(name), wanted):
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"
         doctors = self.scene.by_schedule()
         away, new = (doctors[schedule].person.id for schedule in (self.requests[number].schedule, slot.schedule))

@@ -137,11 +137,13 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: MergeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if ask.site not in known:
+    def solve(
+        self, ask: MergeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if ask.site not in looked_up:
             sites = yield from search_all("/Organization", {"name": ask.site})
-            known[ask.site] = next(f"Organization/{site['id']}" for site in sites if site.get("name") == ask.site)
-        organization, today = known[ask.site], now.date().isoformat()
+            looked_up[ask.site] = next(f"Organization/{site['id']}" for site in sites if site.get("name") == ask.site)
+        organization, today = looked_up[ask.site], now.date().isoformat()
         query = {"organization": organization, "active": "true", "_count": "200"}
         if ask.before or ask.since:
             query["birthdate"] = f"lt{ask.before}" if ask.before else f"ge{ask.since}"

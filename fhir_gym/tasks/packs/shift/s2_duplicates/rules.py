@@ -193,8 +193,8 @@ class Merge:
             merged = [resource for resource in group if resource is not kept]
             moved |= {name_of(resource): name_of(kept) for resource in merged}
             links = [{"other": {"reference": name_of(resource)}, "type": "replaces"} for resource in merged]
-            known = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
-            patients[name_of(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
+            base = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
+            patients[name_of(kept)] = {**base, "link": [*items(kept.get("link")), *links]}
             for resource in merged:
                 link = {"other": {"reference": name_of(kept)}, "type": "replaced-by"}
                 patients[name_of(resource)] = {

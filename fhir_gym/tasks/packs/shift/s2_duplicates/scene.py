@@ -182,9 +182,9 @@ class DuplicatesSceneSampler:
         person = person_called(rng, self._ids.new("Patient"), given, resident.family, family.gender, born)
         if rng.random() < 0.75:
             person = person.model_copy(update={"line": home.line, "city": home.city, "state": home.state})
-        made = patient_resource(person)
+        record = patient_resource(person)
         if resident.former and resident.former != resident.family:
-            made["name"] = self._names(given, resident.family, resident.former)
+            record["name"] = self._names(given, resident.family, resident.former)
         telecom = [
             {"system": "phone", "value": self._written(phone), "use": "old" if rng.random() < 0.2 else use}
             for phone, use, share in zip(resident.phones, ("home", "mobile"), (0.6, 0.45), strict=True)
@@ -198,7 +198,7 @@ class DuplicatesSceneSampler:
             "resourceType": "Patient",
             "id": person.id,
             "identifier": identifiers,
-            **made,
+            **record,
             "active": rng.random() < 0.85,
             "telecom": telecom,
             "managingOrganization": reference("Organization", at.id),

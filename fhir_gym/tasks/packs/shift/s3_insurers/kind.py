@@ -115,12 +115,16 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         return insured_resources(scene)
 
     @override
-    def solve(self, ask: InsurerContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: InsurerContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         for name in (ask.place, ask.insurer):
-            if name not in known:
+            if name not in looked_up:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
-                known[name] = next(name_of(organization) for organization in named if organization.get("name") == name)
-        place, insurer = known[ask.place], known[ask.insurer]
+                looked_up[name] = next(
+                    name_of(organization) for organization in named if organization.get("name") == name
+                )
+        place, insurer = looked_up[ask.place], looked_up[ask.insurer]
         query = {"participating-organization": place, "primary-organization": insurer, "_count": "200"}
         records = yield from search_all("/OrganizationAffiliation", query)
         if not Ending(records, place, insurer, ask.last_day).contracts:

@@ -368,14 +368,16 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
 
     def _tasks_for(self, patient: str, visit: str) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the tasks for a patient; one is needed."""
-        made = [task for task, about in self._new_tasks.items() if about == patient and self.log.at_end(task)]
-        problems = {task: [*self._wrong_elements(self.log.at_end(task) or {}, visit)] for task in made}
-        best = min(made, key=lambda task: len(problems[task]), default=None)
+        tasks_of_patient = [
+            task for task, about in self._new_tasks.items() if about == patient and self.log.at_end(task)
+        ]
+        problems = {task: [*self._wrong_elements(self.log.at_end(task) or {}, visit)] for task in tasks_of_patient}
+        best = min(tasks_of_patient, key=lambda task: len(problems[task]), default=None)
         if best is None:
             yield RecordVerdict(f"Task for {patient}", "missing")
         else:
             yield RecordVerdict(best, problems[best] or None, harmed=bool(problems[best]))
-        for task in made:
+        for task in tasks_of_patient:
             if task != best:
                 yield RecordVerdict(task, "not needed", harmed=True, due=False)
 

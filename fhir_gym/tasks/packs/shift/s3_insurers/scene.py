@@ -149,7 +149,7 @@ class InsurerSceneSampler:
             self._today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900)),
             self._today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
         )
-        made = insurance_resource(
+        coverage = insurance_resource(
             id=self._ids.new("Coverage"),
             patient=patient,
             subscriber=subscriber,
@@ -160,10 +160,10 @@ class InsurerSceneSampler:
             end="" if rng.random() < 0.4 else end,
         )
         if rng.random() < 0.85:
-            return made
+            return coverage
         kind = {"coding": [{"system": _SELF_PAY, "code": "pay", "display": "PAY"}]}
-        head = {name: made[name] for name in ("resourceType", "id", "status")}
-        return {**head, "type": kind, **made, "payor": [reference("Patient", patient)]}
+        head = {name: coverage[name] for name in ("resourceType", "id", "status")}
+        return {**head, "type": kind, **coverage, "payor": [reference("Patient", patient)]}
 
     def _account(self, patient: str, coverages: Sequence[Resource]) -> Resource:
         rng = self._rng

@@ -136,14 +136,18 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         }
 
     @override
-    def solve(self, ask: RecallContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        rules = RecallRules.model_validate_json(given["all"])
+    def solve(
+        self, ask: RecallContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        rules = RecallRules.model_validate_json(rule_values["all"])
         for name in (rules.place, rules.laboratory):
-            if name not in known:
+            if name not in looked_up:
                 organizations = yield from search_all("/Organization", {"name": name})
-                known[name] = next(organization["id"] for organization in organizations if organization["name"] == name)
-        place = known[rules.place]
-        desk = RecallDesk(rules, place, known[rules.laboratory], instant(now))
+                looked_up[name] = next(
+                    organization["id"] for organization in organizations if organization["name"] == name
+                )
+        place = looked_up[rules.place]
+        desk = RecallDesk(rules, place, looked_up[rules.laboratory], instant(now))
         here = {"organization": f"Organization/{place}", "active": "true", "_count": "200"}
         people = yield from search_all("/Patient", here)
         with_it = yield from _of(people, "Condition", code=CONDITIONS[ask.condition].token)

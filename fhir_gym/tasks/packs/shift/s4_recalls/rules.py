@@ -269,13 +269,13 @@ def _condition(condition: Resource) -> Entry:
 
 def _consent(consent: Resource) -> Entry:
     provision = consent.get("provision")
-    known = provision if isinstance(provision, dict) else {}
-    purposes = known.get("purpose")
+    terms = provision if isinstance(provision, dict) else {}
+    purposes = terms.get("purpose")
     listed = (
         [purpose.get("code") for purpose in purposes if isinstance(purpose, dict)] if isinstance(purposes, list) else []
     )
     rules = {"consent status": consent.get("status") == "active", "purpose": CARE in listed}
-    moment, denies = moment_of(consent.get("dateTime")), known.get("type") == "deny"
+    moment, denies = moment_of(consent.get("dateTime")), terms.get("type") == "deny"
     return Entry(name_of(consent), broken(rules), moment=moment, flag=denies)
 
 

@@ -213,15 +213,15 @@ class RecallSceneSampler:
 
     def _patient(self) -> Resource:
         rng = self._rng
-        made = patient_resource(new_person(rng, self._world, self._ids.new("Patient")))
-        address = made.pop("address")
+        patient = patient_resource(new_person(rng, self._world, self._ids.new("Patient")))
+        address = patient.pop("address")
         deceased: Resource = {}
         if rng.random() < 0.2:
             deceased = rng.choice(
                 ({"deceasedBoolean": False}, {"deceasedBoolean": True}, {"deceasedDateTime": self._ago(3, 60)[:10]})
             )
         return {
-            **made,
+            **patient,
             "active": rng.random() < 0.93,
             **deceased,
             "address": address,
@@ -247,7 +247,7 @@ class RecallSceneSampler:
         for ago in sorted(rng.sample(range(5, _OLDEST_DAYS), count), reverse=True):
             taken = at(today - timedelta(days=ago), rng.randrange(6, 18), rng.randrange(60))
             analyte = rng.choice((*(test.main,) * 4, *(test.other,) * 3, test.similar))
-            made = reported_resource(
+            observation = reported_resource(
                 LabResult(
                     id=self._ids.new("Observation"),
                     patient=patient,
@@ -258,11 +258,11 @@ class RecallSceneSampler:
                     value=reported_value(test, analyte, rng.uniform(test.low, test.high)),
                 )
             )
-            value = made.pop("valueQuantity")
+            value = observation.pop("valueQuantity")
             laboratory = rng.choice((*self._laboratories[:1] * 6, self._laboratories[1]))
-            made["performer"] = [reference("Organization", laboratory)]
-            made |= {"dataAbsentReason": _UNKNOWN} if rng.random() < 0.14 else {"valueQuantity": value}
-            yield made
+            observation["performer"] = [reference("Organization", laboratory)]
+            observation |= {"dataAbsentReason": _UNKNOWN} if rng.random() < 0.14 else {"valueQuantity": value}
+            yield observation
 
     def _orders(self, patient: str, names: Sequence[str], days: int) -> Iterator[Resource]:
         """Draw orders of tests; some are for a similar test."""
@@ -303,12 +303,12 @@ class RecallSceneSampler:
         for ago in rng.sample(range(5, _OLDEST_DAYS), rng.choice((0, 0, 0, 0, 1, 2, 3, 3))):
             purpose = rng.choice((CARE, CARE, CARE, *_PURPOSES))
             id, status = self._ids.new("Consent"), rng.choice(_CONSENT)
-            given = instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60)))
+            given_on = instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60)))
             provision = {
                 "type": rng.choice(("deny", "deny", "permit")),
                 "purpose": [{"system": _ACT_REASON, "code": purpose, "display": _PURPOSES[purpose]}],
             }
-            yield consent_resource(id, patient, given, provision, status)
+            yield consent_resource(id, patient, given_on, provision, status)
 
 
 _UNKNOWN: Resource = {
