@@ -107,13 +107,14 @@ def gold(world: World, report: Report, name: str, **choice: Any) -> None:
 def workers(world: World, report: Report, number: int, variations: int) -> None:
     """Measure the memory of worker processes that share a world file, while all of them are alive."""
     context = get_context("spawn")
-    barrier, found = context.Barrier(number), context.SimpleQueue()
+    barrier, simple_queue = context.Barrier(number), context.SimpleQueue()
     processes = [
-        context.Process(target=_work, args=(world, range(n, variations, number), barrier, found)) for n in range(number)
+        context.Process(target=_work, args=(world, range(n, variations, number), barrier, simple_queue))
+        for n in range(number)
     ]
     for process in processes:
         process.start()
-    each = [found.get() for _ in processes]
+    each = [simple_queue.get() for _ in processes]
     for process in processes:
         process.join()
     report.line(

@@ -342,8 +342,8 @@ def split_alternatives(expression: str) -> list[str]:
 
 
 def _leading_type(part: str) -> str | None:
-    found = re.match(r"\(*([A-Z]\w*)", part)
-    return found.group(1) if found else None
+    match = re.match(r"\(*([A-Z]\w*)", part)
+    return match.group(1) if match else None
 
 
 # Output ----------------------------------------------------------------------------------------------------------

@@ -99,9 +99,9 @@ def asked(text: str = "GET /Patient/1") -> Message:
 
 
 def window(context_tokens: int = 2_000, reply_tokens: int = 500) -> DroppingWindow:
-    found = DroppingWindow(context_tokens, reply_tokens, None)
-    found.add_opening([{"role": "system", "content": "Act."}, {"role": "user", "content": "Do it."}])
-    return found
+    dropping_window = DroppingWindow(context_tokens, reply_tokens, None)
+    dropping_window.add_opening([{"role": "system", "content": "Act."}, {"role": "user", "content": "Do it."}])
+    return dropping_window
 
 
 def test_the_oldest_results_are_dropped_until_half_of_the_window_is_free() -> None:

@@ -58,11 +58,13 @@ def test_every_corruption_is_caught(
     assert {case.plan.scenario for case in sampled if case.plan} == set(PROMPTS)
     bad = [(name, case) for good in sampled for name, case in spoilt(good) if changed(case, good)]
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
-    found = audit_cases(renamed, mini)
-    kept = [audited.case.id for audited in found.kept]
+    audit_report = audit_cases(renamed, mini)
+    kept = [audited.case.id for audited in audit_report.kept]
     # If cases are duplicates, the audit keeps only the first of them.
     kept += [
-        dropped.case.id for dropped in found.dropped if {reason.kind for reason in dropped.reasons} == {"duplicate"}
+        dropped.case.id
+        for dropped in audit_report.dropped
+        if {reason.kind for reason in dropped.reasons} == {"duplicate"}
     ]
     missed = [bad[int(id.partition("/")[2])] for id in kept]
     assert len(bad) > 1500
@@ -151,9 +153,9 @@ def test_indistinguishable_ties_are_refused(ward: Ward) -> None:
     made_on = ward(patient(), result(3, 4.1), result(30, 4.4))
     tied = ward(patient(), result(3, 4.1), result(3, 4.3), result(30, 4.4))
     for plan in (PLAN, HIGH):
-        found = stale(case_on(made_on, plan), tied)
-        assert kinds(found) == {"ambiguous"}
-        assert "do not say which counts" in texts(found)
+        report = stale(case_on(made_on, plan), tied)
+        assert kinds(report) == {"ambiguous"}
+        assert "do not say which counts" in texts(report)
     same = ward(patient(), result(3, 4.1), result(3, 4.1), result(30, 4.4))
     kept = audit_cases([case_on(same, PLAN)], same)
     assert signal_names(kept) == {"tie resolved"}
@@ -203,8 +205,8 @@ def test_mean_on_a_rounding_half_is_refused(ward: Ward) -> None:
     assert case.sol == (4.25,)
     half = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.0, 4.1))))
     rounded = case.model_copy(update={"sol": (4.03,)})
-    found = audit_cases([rounded], half)
-    assert "between two roundings" in texts(found)
+    report = audit_cases([rounded], half)
+    assert "between two roundings" in texts(report)
     near = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.1))))
     assert audit_cases([case_on(near, MEAN)], near).cases[0].sol == (4.03,)
 

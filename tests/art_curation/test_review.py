@@ -250,9 +250,9 @@ def test_verdicts_saved_by_the_page_are_read_back(rows: tuple[ReviewEntry, ...],
     as_csv, as_json = json.loads(done.stdout)
     for name, text in (("verdicts.csv", as_csv), ("verdicts.json", as_json)):
         (tmp_path / name).write_text(text, "utf-8", newline="")
-        found = read_verdicts(tmp_path / name)
-        assert [verdict.word or "" for verdict in found] == [verdict["verdict"] for verdict in saved]
-        assert [verdict.comment for verdict in found] == [verdict["comment"] for verdict in saved]
+        verdicts = read_verdicts(tmp_path / name)
+        assert [verdict.word or "" for verdict in verdicts] == [verdict["verdict"] for verdict in saved]
+        assert [verdict.comment for verdict in verdicts] == [verdict["comment"] for verdict in saved]
     cells = [cell for line in csv.reader(io.StringIO(as_csv, newline="")) for cell in line]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
@@ -312,8 +312,8 @@ def test_ticks_are_counted_saved_and_kept(rows: tuple[ReviewEntry, ...], tmp_pat
     assert told.startswith(f"1 accepted, 1 rejected, {len(rows) - 2} open.")
     assert colours == ["accept", "reject", ""]
     (tmp_path / name).write_text(text, "utf-8", newline="")
-    found = read_verdicts(tmp_path / name)
-    assert [(verdict.word, verdict.comment) for verdict in found[:3]] == [
+    verdicts = read_verdicts(tmp_path / name)
+    assert [(verdict.word, verdict.comment) for verdict in verdicts[:3]] == [
         ("accept", ""),
         ("reject", "not so"),
         (None, ""),

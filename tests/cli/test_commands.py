@@ -134,9 +134,9 @@ def test_worlds_upload_compare_and_export(
         assert "all 2 resources" in cli("worlds", "upload", world, url, *access).out
         assert "equal: " in cli("worlds", "compare", world, url, *access).out
         server.session.load([{"resourceType": "Patient", "id": "b", "active": True}])
-        found = cli("worlds", "compare", world, url, "--json", *access)
+        outcome = cli("worlds", "compare", world, url, "--json", *access)
         refused = cli("worlds", "upload", world, url, "--fhir-header", "Authorization: Bearer 0ther")
-    assert found.code == 1 and json.loads(found.out)["differences"][0]["path"] == "Patient.active"
+    assert outcome.code == 1 and json.loads(outcome.out)["differences"][0]["path"] == "Patient.active"
     assert refused.code == 1 and "requires credentials" in refused.err and "0ther" not in refused.err
     unset = cli("worlds", "upload", world, url, "--fhir-header-from-env", "X:NO_SUCH_VARIABLE")
     assert unset.code == 2 and "is not set" in unset.err

@@ -67,6 +67,6 @@ def check_safety(root: ET.Element) -> None:
 
 
 def require(root: ET.Element, path: str) -> ET.Element:
-    found = root.find(path)
-    assert found is not None, path
-    return found
+    element = root.find(path)
+    assert element is not None, path
+    return element

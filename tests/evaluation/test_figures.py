@@ -177,9 +177,9 @@ def test_violins_of_few_or_equal_values(samples: tuple[tuple[float, ...], ...]) 
 
 def test_a_density_is_highest_where_values_are() -> None:
     values = np.array([1.0] * 50 + [5.0] * 10 + [9.0])
-    found = density(values, np.linspace(1, 9, 81))
-    assert found.max() == 1 and found.argmax() == 0
-    assert found[40] > found[80] > 0
+    array = density(values, np.linspace(1, 9, 81))
+    assert array.max() == 1 and array.argmax() == 0
+    assert array[40] > array[80] > 0
 
 
 @pytest.mark.parametrize(

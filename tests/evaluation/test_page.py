@@ -83,10 +83,10 @@ def test_remarks_come_first(page: str) -> None:
 
 def test_every_figure_has_a_caption_and_its_numbers_beside_it(page: str) -> None:
     root = parse(page)
-    found = [element for element in root.iter("section") if element.find(".//figure") is not None]
-    assert [text(element[0]) for element in found][:2] == ["Success by run and experiment", "Variance of success"]
-    assert len(found) == 8
-    for element in found:
+    elements = [element for element in root.iter("section") if element.find(".//figure") is not None]
+    assert [text(element[0]) for element in elements][:2] == ["Success by run and experiment", "Variance of success"]
+    assert len(elements) == 8
+    for element in elements:
         assert element.find(".//table") is not None
         assert "data:image/svg+xml" in next(element.iter("img")).get("src", "")
 

@@ -227,11 +227,11 @@ def test_many_tasks_are_listed_only_on_request(tmp_path: Path, cli: Cli) -> None
     many = [record.model_copy(update={"task": record.task.model_copy(update={"key": f"t{n}"})}) for n in range(61)]
     file = str(written(tmp_path / "many.jsonl", many))
     for argv in (("report", file), ("report", file, "--markdown")):
-        found = cli(*argv)
-        assert "61 tasks: use `--by task` to show one row per task" in (found.out + found.err).replace("\\", "")
-        assert "By category" in found.out
-        assert "By task" not in found.out
-        assert "t60" not in found.out
+        outcome = cli(*argv)
+        assert "61 tasks: use `--by task` to show one row per task" in (outcome.out + outcome.err).replace("\\", "")
+        assert "By category" in outcome.out
+        assert "By task" not in outcome.out
+        assert "t60" not in outcome.out
     asked = cli("report", file, "--by", "task")
     assert "t60" in asked.out
     assert "61 tasks" not in asked.err

@@ -36,8 +36,12 @@ def _study(hospital: World, root: Path) -> list[Path]:
     """Return the folders of the four experiments."""
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
         for name in EXPERIMENTS:
-            found = run_experiment(config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS, repeats=2), root / name)
-            assert found.missing == found.errors == 0 and all(memory.trained for memory in found.memories)
+            experiment = run_experiment(
+                config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS, repeats=2), root / name
+            )
+            assert experiment.missing == experiment.errors == 0 and all(
+                memory.trained for memory in experiment.memories
+            )
     return [root / name for name in EXPERIMENTS]
 
 
@@ -85,7 +89,7 @@ def test_other_packs_take_part(own_world: Callable[[str], World], tmp_path: Path
     known = [episode for part in (every.definition.train, every.definition.test) for episode in every.episodes(part)]
     with ChatServer(StudyModel({env_id: own_world(env_id) for env_id in packs}, known)) as server:
         config = config_of(server, "experiment-3", ("baseline", "memory", "medagentbench"), **settings)
-        found = run_experiment(config, tmp_path)
-    assert found.missing == found.errors == 0
-    assert all(0 < configuration.successes < configuration.done == 12 for configuration in found.configurations)
+        experiment = run_experiment(config, tmp_path)
+    assert experiment.missing == experiment.errors == 0
+    assert all(0 < configuration.successes < configuration.done == 12 for configuration in experiment.configurations)
     assert {rollout.env_id for rollout in read_rollouts(tmp_path / "rollouts/memory.jsonl")} == set(packs)

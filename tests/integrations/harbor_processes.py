@@ -158,7 +158,7 @@ class ProcessEnvironment(BaseEnvironment):
     def _mapped(self, text: str, service: str | None = None) -> str:
         """Map the paths and the server's address in a path, a command or a file."""
         folder = self._root / (service or "main")
-        return _CONTAINER_PATH.sub(lambda found: f"{folder}{found[0]}", text).replace(ORIGIN, self.origin)
+        return _CONTAINER_PATH.sub(lambda match: f"{folder}{match[0]}", text).replace(ORIGIN, self.origin)
 
 
 class ForgingAgent(BaseAgent):

@@ -118,8 +118,8 @@ def test_errors_are_results(tiny_world: World, monkeypatch: pytest.MonkeyPatch, 
 
 def test_look_up_tools_are_served() -> None:
     spec = SourceTools(SpecificationTools(), "Look up FHIR.")
-    found = in_process(spec, "getSearchParams", {"resourceType": "Slot"})
-    assert not found.is_error and "schedule" in text_of(found)
+    result = in_process(spec, "getSearchParams", {"resourceType": "Slot"})
+    assert not result.is_error and "schedule" in text_of(result)
     missing = in_process(spec, "getSearchParams", {"resourceType": "Slots"})
     assert missing.is_error and "Slot" in text_of(missing)
     tip = Reflection(kind="micro", text="Slots have no patient.", resource_type="Slot", operation="search")

@@ -302,8 +302,8 @@ def test_64_episodes_do_not_see_each_other(config: EpisodeConfig) -> None:
             for _ in range(number % 3 + 1):
                 act(tools, "createResource", episode_id=id, resourceType="Patient", body_json=body)
             params = {"family": "Only", "_elements": "name"}
-            found = act(tools, "searchResources", episode_id=id, resourceType="Patient", params_json=params)
-            bundle = json.loads(found.text.partition("\n")[2])
+            result = act(tools, "searchResources", episode_id=id, resourceType="Patient", params_json=params)
+            bundle = json.loads(result.text.partition("\n")[2])
             return bundle["total"], {entry["resource"]["name"][0]["family"] for entry in bundle["entry"]}.pop()
 
         with ThreadPoolExecutor(8) as pool:

@@ -55,8 +55,8 @@ def test_workers_and_replays_give_the_same_shifts(hospital: World, tmp_path: Pat
     assert all(shift.success and "+minutes=30" in shift.task.key for shift in shifts)
     path = tmp_path / "shifts.jsonl"
     for workers in (1, 2):
-        found = run(SHIFT, "gold", variations="0-1", level=3, dials=DIALS, world=hospital, workers=workers)
-        write_rollouts(path, found, overwrite=True)
+        rollouts = run(SHIFT, "gold", variations="0-1", level=3, dials=DIALS, world=hospital, workers=workers)
+        write_rollouts(path, rollouts, overwrite=True)
         assert lines(list(read_rollouts(path))) == lines(shifts)
     replayed = [replay(rollout, hospital) for rollout in read_rollouts(path)]
     assert [timeline.verdict for timeline in replayed] == [shift.verdict for shift in shifts]

@@ -94,8 +94,8 @@ def test_policies_get_the_responses_of_the_server(seed: int, tiny_world: World) 
             for _ in range(rng.randrange(8)):
                 request: Request | None = write(rng) if rng.random() < 0.4 else read(rng)
                 while request is not None:
-                    found, expected = (session.handle(request) for session in sessions)
-                    assert without_times(found) == without_times(expected), request
+                    response, expected = (session.handle(request) for session in sessions)
+                    assert without_times(response) == without_times(expected), request
                     request = next_page(expected)
             assert memoized.changes(starts[0]) == plain.changes(starts[1])
 

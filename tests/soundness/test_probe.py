@@ -207,16 +207,16 @@ def test_values_as_numbers() -> None:
 @pytest.mark.slow
 def test_tasks_with_shared_prompts_are_probed_together(hospital: World) -> None:
     """Tasks 02a and 02b share their prompts, so their answers are probed together."""
-    (found,) = probe(hospital, [get_task(PACK, "02a")], Effort(train=40, test=40)).tasks
-    assert found.declared
-    assert found.blind.tasks == ("02a", "02b")
-    assert found.blind.tried == 80
-    assert found.blind.share == pytest.approx(0.5)
-    assert found.ranker is not None
-    assert found.ranker.kind == "Patient"
-    assert found.ranker.tried == 40
-    assert found.ranker.fair < 0.25
-    assert found.mismatches == ()
+    (task,) = probe(hospital, [get_task(PACK, "02a")], Effort(train=40, test=40)).tasks
+    assert task.declared
+    assert task.blind.tasks == ("02a", "02b")
+    assert task.blind.tried == 80
+    assert task.blind.share == pytest.approx(0.5)
+    assert task.ranker is not None
+    assert task.ranker.kind == "Patient"
+    assert task.ranker.tried == 40
+    assert task.ranker.fair < 0.25
+    assert task.mismatches == ()
     _, without = probe_pool(hospital, [get_task(PACK, "02a"), get_task(PACK, "02b")], Effort(train=20, test=20))
     assert without.ranker is None
 
@@ -240,10 +240,10 @@ def test_each_request_of_a_prompt_has_a_scene(hospital: World) -> None:
     task = get_task("FHIRAgent/Shift-v0", "Q1-1")
     params = task.variation(0, hospital).params
     assert isinstance(params, SceneParams)
-    found = list(scenes_of(task, hospital, [0]))
-    assert [(scene.target, scene.qualifying, scene.answer) for scene in found] == [*params.labelled_requests]
-    assert all(scene.is_part and not scene.mismatch and scene.records is found[0].records for scene in found)
-    assert all(scene.target in scene.qualifying for scene in found if scene.target)
+    scenes = list(scenes_of(task, hospital, [0]))
+    assert [(scene.target, scene.qualifying, scene.answer) for scene in scenes] == [*params.labelled_requests]
+    assert all(scene.is_part and not scene.mismatch and scene.records is scenes[0].records for scene in scenes)
+    assert all(scene.target in scene.qualifying for scene in scenes if scene.target)
 
 
 def test_requests_of_a_prompt_share_their_candidates() -> None:
@@ -293,8 +293,8 @@ def test_slow_effort_is_strict() -> None:
 
 
 def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
-    (found,) = probe(world, [get_task(env_id, key)], effort).tasks
-    assert found.sound, f"{found.problems}: {found.ranker}, {found.blind}"
+    (task,) = probe(world, [get_task(env_id, key)], effort).tasks
+    assert task.sound, f"{task.problems}: {task.ranker}, {task.blind}"
 
 
 @pytest.mark.slow

@@ -122,8 +122,8 @@ class ManyIds(SearchExistingPatient):
 
     def gold(self, p: Any, fhir: LatestResponse) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
-        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
-        ids = [str(entry["id"]) for entry in entries(found)]
+        bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
+        ids = [str(entry["id"]) for entry in entries(bundle)]
         yield Get(f"/Patient?_id={','.join(ids if len(ids) == 1 else ids * 1_000)}")
         yield Finish([*ids[:1]])
 

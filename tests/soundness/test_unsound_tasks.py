@@ -195,8 +195,8 @@ class HowMany(SearchExistingPatient):
 
     def gold(self, p: Any, fhir: LatestResponse) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
-        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
-        yield Finish([2 + len(list(entries(found)))])
+        bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
+        yield Finish([2 + len(list(entries(bundle)))])
 
     def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield equal("count", end.answer_count(), 3)

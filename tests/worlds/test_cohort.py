@@ -268,10 +268,10 @@ def test_budgets_are_met_exactly(seed: int, quota: int) -> None:
     assert sum(segment.budget for segment in segments) == quota
     assert all(earlier.end <= later.start for earlier, later in pairwise(segments))
     assert segments[-1].present and not any(segment.present for segment in segments[:-1])
-    found = sampling.draw_measurements(chance, patient, segments)
-    assert len(found) == quota
-    assert all(patient.begin <= measurement.taken <= measurement.issued <= LATEST for measurement in found)
-    assert any(measurement.base == "NA" and measurement.taken >= SPAN - 330 for measurement in found)
+    measurements = sampling.draw_measurements(chance, patient, segments)
+    assert len(measurements) == quota
+    assert all(patient.begin <= measurement.taken <= measurement.issued <= LATEST for measurement in measurements)
+    assert any(measurement.base == "NA" and measurement.taken >= SPAN - 330 for measurement in measurements)
 
 
 @given(st.integers(-500, 500), st.integers(-500, 500), st.integers(0, 1_000), st.integers(0, 1_000))

@@ -33,11 +33,11 @@ def test_missing_extra_and_different(tmp_path: Path) -> None:
         write_world(tmp_path / "o", other) as theirs,
         strict_server(theirs) as (url, _),
     ):
-        found = worlds.compare(world, url, progress=lambda done, total: seen.append((done, total)))
-        assert worlds.compare(world, url, most=1).differences == found.differences[:1]
+        comparison = worlds.compare(world, url, progress=lambda done, total: seen.append((done, total)))
+        assert worlds.compare(world, url, most=1).differences == comparison.differences[:1]
         assert not worlds.compare(world, url, extra=False).counts["extra"]
-    assert not found.equal and found.counts == {"missing": 1, "extra": 3, "different": 1}
-    assert found.differences == (
+    assert not comparison.equal and comparison.counts == {"missing": 1, "extra": 3, "different": 1}
+    assert comparison.differences == (
         Difference("different", "Organization/o0", "Organization.name"),
         Difference("missing", "Observation/x4"),
         *(Difference("extra", f"Patient/e{at}") for at in range(3)),

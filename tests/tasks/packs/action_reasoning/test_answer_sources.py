@@ -66,8 +66,8 @@ BEYOND = ("R24.5", "R30", "R80")
 
 
 def label(records: Records, answer: float) -> str | None:
-    found = explain_answer(records, answer)
-    return None if found is None else found.label
+    source = explain_answer(records, answer)
+    return None if source is None else source.label
 
 
 @pytest.mark.parametrize(

@@ -180,14 +180,16 @@ def test_all_categories_are_found_the_rare_ones_in_the_past() -> None:
         results({ago(days=n + 1): value for n, value in enumerate(values)}),
         [result(f"X{n}", ago(days=n + 20), 4.5) for n in range(5)],
     ) as world:
-        found = candidates(world, "general", "K")
-        assert [(candidate.value, candidate.category) for candidate in found[:1]] == [(2.0, "critically_low")]
-        assert len(found) == 4  # three are in the past, and all have different categories
-        assert len({candidate.category for candidate in found}) == 4
+        mined_candidates = candidates(world, "general", "K")
+        assert [(candidate.value, candidate.category) for candidate in mined_candidates[:1]] == [
+            (2.0, "critically_low")
+        ]
+        assert len(mined_candidates) == 4  # three are in the past, and all have different categories
+        assert len({candidate.category for candidate in mined_candidates}) == 4
         assert "normal" not in {
-            candidate.category for candidate in found
+            candidate.category for candidate in mined_candidates
         }  # the most frequent category comes last and is cut off
-        for candidate in found:
+        for candidate in mined_candidates:
             assert candidate.category == CATEGORIES[values.index(cast("float", candidate.value))]
 
 
@@ -225,12 +227,12 @@ def test_every_patient_is_judged_by_their_own_range() -> None:
     unknown: Resource = {"resourceType": "Patient", "id": "S3", "gender": "unknown", "birthDate": "1970-01-01"}
     hgb = [result(f"H{owner}", ago(hours=1), 12.5, lab="HGB", owner=owner) for owner in ("S1", "S2", "S3")]
     with world_of(unknown, hgb) as world:
-        found = mine(world, "demographic", "HGB")
-        assert [(candidate.patient, candidate.category) for candidate in found.candidates] == [
+        mining_result = mine(world, "demographic", "HGB")
+        assert [(candidate.patient, candidate.category) for candidate in mining_result.candidates] == [
             ("S1", "borderline_low"),
             ("S2", "low"),
         ]
-        assert found.dropped == {"no range for the patient's sex and age": 1}
+        assert mining_result.dropped == {"no range for the patient's sex and age": 1}
 
 
 # Pitfalls
@@ -370,21 +372,25 @@ def test_finds_equal_those_of_a_simple_search(drawn: list[tuple[float, float, st
     with world_of(resources) as world:
         kinds: tuple[Scenario, ...] = ("sparse", "cluster", "edge", "window", "general")
         for kind in kinds:
-            found = candidates(world, kind, "K")
+            mined_candidates = candidates(world, kind, "K")
             having = {resource["subject"]["reference"].removeprefix("Patient/") for resource in resources}
             for owner in sorted(having):
                 expected = _expected(resources, owner, kind, NOW)
-                present = [candidate for candidate in found if candidate.as_of == NOW and candidate.patient == owner]
+                present = [
+                    candidate for candidate in mined_candidates if candidate.as_of == NOW and candidate.patient == owner
+                ]
                 assert [candidate.ids for candidate in present] == (
                     [] if expected is None else [tuple(resource["id"] for resource in expected)]
                 )
-            for candidate in found:
+            for candidate in mined_candidates:
                 if candidate.patient in having:
                     deciding = _expected(resources, candidate.patient, kind, candidate.as_of)
                     assert deciding is not None
                     assert candidate.ids == tuple(each["id"] for each in deciding)
                     _check_value(candidate, [each["valueQuantity"]["value"] for each in deciding])
-            assert len({(candidate.patient, candidate.as_of) for candidate in found}) == len(found)
+            assert len({(candidate.patient, candidate.as_of) for candidate in mined_candidates}) == len(
+                mined_candidates
+            )
 
 
 def _check_value(find: MinedCandidate, values: list[float]) -> None:
@@ -405,16 +411,18 @@ def test_finds_are_the_same_each_time_and_the_present_comes_first(hospital: Worl
     with World.open(hospital.path) as again:
         for scenario, labs in OFFERED.items():
             for lab in labs:
-                found = candidates(hospital, scenario, lab)
-                assert found == candidates(again, scenario, lab)
-                assert candidates(hospital, scenario, lab) is found
-                of_now = [candidate.as_of == hospital.now for candidate in found]
+                mined_candidates = candidates(hospital, scenario, lab)
+                assert mined_candidates == candidates(again, scenario, lab)
+                assert candidates(hospital, scenario, lab) is mined_candidates
+                of_now = [candidate.as_of == hospital.now for candidate in mined_candidates]
                 assert of_now == sorted(of_now, reverse=True)
-                assert {(candidate.family, candidate.scenario, candidate.lab) for candidate in found} <= {
+                assert {(candidate.family, candidate.scenario, candidate.lab) for candidate in mined_candidates} <= {
                     (FAMILY[scenario], scenario, lab)
                 }
-                assert all(candidate.pitfalls <= set(PITFALLS) for candidate in found)
-                assert len({(candidate.patient, candidate.as_of) for candidate in found}) == len(found)
+                assert all(candidate.pitfalls <= set(PITFALLS) for candidate in mined_candidates)
+                assert len({(candidate.patient, candidate.as_of) for candidate in mined_candidates}) == len(
+                    mined_candidates
+                )
 
 
 def test_a_chart_read_again_gives_the_same_finds() -> None:
@@ -436,27 +444,27 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_the_survey_counts_finds_and_reasons_for_rejection(hospital: World) -> None:
-    found = mining_report(hospital)
-    assert [(offer.scenario, offer.lab) for offer in found.offers] == [
+    report = mining_report(hospital)
+    assert [(offer.scenario, offer.lab) for offer in report.offers] == [
         (scenario, lab) for scenario, labs in OFFERED.items() for lab in labs
     ]
-    for offer in found.offers:
+    for offer in report.offers:
         whole = mine(hospital, offer.scenario, offer.lab)
         assert offer.candidates == len(whole.candidates)
         assert offer.dropped == whole.dropped
         if offer.categories:
             assert sum(offer.categories.values()) == offer.candidates
     for heads, rows in (
-        (found.columns, found.rows()),
-        (found.category_columns, found.category_rows()),
-        (found.pitfall_columns, found.pitfall_rows()),
+        (report.columns, report.rows()),
+        (report.category_columns, report.category_rows()),
+        (report.pitfall_columns, report.pitfall_rows()),
     ):
         assert rows
         assert {len(row) for row in rows} == {len(heads)}
-    data = json.loads(json.dumps(found.to_json()))
+    data = json.loads(json.dumps(report.to_json()))
     assert data["world"] == hospital.name
-    assert len(data["offers"]) == len(found.offers)
-    assert data["offers"][0]["finds"] == found.offers[0].candidates
+    assert len(data["offers"]) == len(report.offers)
+    assert data["offers"][0]["finds"] == report.offers[0].candidates
 
 
 def test_a_world_without_results_offers_nothing(empty_world: World) -> None:

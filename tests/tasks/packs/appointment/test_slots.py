@@ -310,9 +310,17 @@ def test_scattered_slots_are_as_many_for_each_and_start_apart() -> None:
 
 def test_windows_hold_some_of_each_and_end_before_the_next() -> None:
     matching, failing_one = [2, 5, 9, 12, 20], [[4, 10], [3, 11, 14]]
-    found = list(time_windows(matching, failing_one, (0, 1, 2)))
-    assert [(window.first, window.size) for window in found] == [(1, 0), (3, 0), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
-    for window in found:
+    windows = list(time_windows(matching, failing_one, (0, 1, 2)))
+    assert [(window.first, window.size) for window in windows] == [
+        (1, 0),
+        (3, 0),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (1, 2),
+        (2, 2),
+    ]
+    for window in windows:
         for seed in range(20):
             begin, end = window.bounds(random.Random(seed))
             within = [moment for moment in matching if begin <= moment < end]

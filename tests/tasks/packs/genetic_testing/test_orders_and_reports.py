@@ -66,8 +66,8 @@ def test_the_test_in_words_only_is_not_ordered(hospital: World) -> None:
 
 def test_a_patient_and_a_practitioner_may_be_found_otherwise(hospital: World) -> None:
     desk = desk_of("20", hospital)
-    found = [Get(f"/Patient/{desk.p.person.id}"), Get(f"/Practitioner/{desk.p.doctor.id}")]
-    assert desk.verdict([*found, *desk.gold[2:]], grading="evidence").success
+    actions = [Get(f"/Patient/{desk.p.person.id}"), Get(f"/Practitioner/{desk.p.doctor.id}")]
+    assert desk.verdict([*actions, *desk.gold[2:]], grading="evidence").success
 
 
 # 21a, 21b

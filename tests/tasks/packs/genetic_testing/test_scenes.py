@@ -96,7 +96,7 @@ def test_an_order_that_one_condition_less_would_find_is_not_asked_about(hospital
     for condition, orders in lost.items():
         assert orders, condition
         left = scene.model_copy(update={"orders": tuple(other for other in scene.orders if other not in orders)})
-        assert order.id not in [found.id for found in order_candidates(left)], condition
+        assert order.id not in [genetic_order.id for genetic_order in order_candidates(left)], condition
 
 
 def test_every_target_patient_has_a_lookalike() -> None:

@@ -280,8 +280,8 @@ def test_reading_results_like_a_careful_person() -> None:
             entry(None, "2023-11-13T10:00:00Z"),
         ]
     }
-    found = counted_results(bundle, GLU)
-    assert [result.value for result in found] == [140, 120, pytest.approx(5.0 * GLU.factor)]
+    results = counted_results(bundle, GLU)
+    assert [result.value for result in results] == [140, 120, pytest.approx(5.0 * GLU.factor)]
     assert counted_results({"resourceType": "OperationOutcome"}, MG) == []
 
 

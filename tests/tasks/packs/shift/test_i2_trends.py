@@ -47,12 +47,12 @@ def test_a_value_needs_only_the_results_that_decide(hospital: World, measure: Me
         place = [*map(asks_for_it, requests)].index(True)
         (check,) = names_of_checks(number == place for number, _ in enumerate(requests))
         ask, patient = requests[place].ask, requests[place].patients[0]
-        found = counted(ask, [result for result in params_of(episode).scene.results if result.patient == patient])
-        values = {result.id: TESTS[ask.test].converted(result.code, Decimal(result.value)) for result in found}
+        results = counted(ask, [result for result in params_of(episode).scene.results if result.patient == patient])
+        values = {result.id: TESTS[ask.test].converted(result.code, Decimal(result.value)) for result in results}
         deciding = {
             "mean": [*values],
             "highest": [max(values, key=values.__getitem__)],
-            "change": [found[0].id, found[-1].id],
+            "change": [results[0].id, results[-1].id],
             "above": [id for id, value in values.items() if value > Decimal(ask.limit or "0")],
         }[measure]
         for left_out in (0, 1):

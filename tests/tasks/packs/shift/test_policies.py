@@ -38,7 +38,7 @@ LOANS = Subject(
 
 
 def document(id: str, days: str, *, since: datetime = NOW - timedelta(days=9), **changes: object) -> PolicyDocument:
-    found = PolicyDocument(
+    policy_document = PolicyDocument(
         id=id,
         number=id,
         subject="loans",
@@ -51,7 +51,7 @@ def document(id: str, days: str, *, since: datetime = NOW - timedelta(days=9), *
         values={"days": days},
         text="",
     )
-    return found.model_copy(update=changes)
+    return policy_document.model_copy(update=changes)
 
 
 BASE = document("base", "7", values={"days": "7", "fee": "5"})

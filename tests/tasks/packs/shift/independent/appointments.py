@@ -37,7 +37,7 @@ class Wishes:
         """Parse sentences such as "It has to be in the morning. Not before 2023-11-16."."""
         values: dict[str, str] = {}
         for sentence in filter(None, re.split(r"\.\s*", text.strip())):
-            values |= next(found.groupdict() for wish in _WISHES if (found := re.fullmatch(wish, sentence)))
+            values |= next(match.groupdict() for wish in _WISHES if (match := re.fullmatch(wish, sentence)))
         return cls(**values)
 
     def meet(self, slot: Record, practitioner: Record) -> bool:

@@ -64,9 +64,9 @@ def handle_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def params_of(episode: Episode) -> LiveParams:
-    found = episode.variation.params
-    assert isinstance(found, LiveParams)
-    return found
+    params = episode.variation.params
+    assert isinstance(params, LiveParams)
+    return params
 
 
 def play(
