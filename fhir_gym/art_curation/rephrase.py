@@ -146,7 +146,7 @@ class Rephraser:
             nonlocal done
             async with free:
                 order = (case.plan.order if case.plan else None) or ""
-                outcome = await self._one(case, names, [phrases[order]] if order in phrases else [])
+                outcome = await self._reword(case, names, [phrases[order]] if order in phrases else [])
             done += 1
             progress(done, len(cases))
             return outcome
@@ -158,7 +158,7 @@ class Rephraser:
                 await self._provider.aclose()
                 self._provider = None  # its connections do not work in another event loop
 
-    async def _one(self, case: ReasoningCase, names: Collection[str], phrases: Collection[str]) -> RephraseOutcome:
+    async def _reword(self, case: ReasoningCase, names: Collection[str], phrases: Collection[str]) -> RephraseOutcome:
         style = STYLES[int.from_bytes(_digest(case.id)[:4], "big") % len(STYLES)]
         messages: list[Message] = [
             {"role": "system", "content": _RULES},

@@ -341,13 +341,11 @@ def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Reaso
 
     if file is not None:
         return read_cases(file)
-    new_generate = generate(world, seed=seed, per_family=-(-count // 3))
+    generated = generate(world, seed=seed, per_family=-(-count // 3))
     by_family: dict[str, list[ReasoningCase]] = {}
-    for case in new_generate:
+    for case in generated:
         by_family.setdefault(case.id.partition("_")[0], []).append(case)
-    turns = [
-        case for place in range(len(new_generate)) for own in by_family.values() for case in own[place : place + 1]
-    ]
+    turns = [case for place in range(len(generated)) for own in by_family.values() for case in own[place : place + 1]]
     return tuple(turns[:count])
 
 

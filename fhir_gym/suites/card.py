@@ -219,7 +219,7 @@ def make_card(
     packs = tuple(_pack(content, env_id, planned, episodes) for env_id in content.suite.env_ids)
     overall = _figures(planned, episodes)
     rates = [pack.figures.success.share for pack in packs]
-    rates_known = [rate for rate in rates if rate is not None]
+    known_rates = [rate for rate in rates if rate is not None]
     return Card(
         suite=content.suite.name,
         suite_hash=content.hash,
@@ -231,7 +231,7 @@ def make_card(
         date=date,
         complete=overall.graded == overall.episodes,
         overall=overall,
-        mean_over_packs=_mean(rates_known) if len(rates_known) == len(rates) else None,
+        mean_over_packs=_mean(known_rates) if len(known_rates) == len(rates) else None,
         packs=packs,
         tokens=spent if spent.total else None,
         prices=prices,

@@ -142,9 +142,9 @@ def _official(task_file: str | Path | None, funcs_file: str | Path | None, world
 
 
 def _require_official(keys: Iterable[str], task_file: str | Path) -> None:
-    keys_given, official_keys = set(keys), set(_OFFICIAL_KEYS)
-    if keys_given != official_keys:
+    given_keys, official_keys = set(keys), set(_OFFICIAL_KEYS)
+    if given_keys != official_keys:
         raise FhirGymError(
-            f"{task_file} has {len(keys_given)} tasks, {len(keys_given & official_keys)} of the 300 tasks of suite "
+            f"{task_file} has {len(given_keys)} tasks, {len(given_keys & official_keys)} of the 300 tasks of suite "
             f"{OFFICIAL}: it needs the benchmark's test_data_v2.json"
         )

@@ -177,7 +177,7 @@ def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArra
     if not train.shape[1] or len(labels) == 1:
         shares = [classes.count(label) / len(classes) for label in labels]
         return labels, np.tile(shares, (len(test), 1))
-    model = _fitted(train, np.array([labels.index(class_) for class_ in classes]))
+    model = _fitted(train, np.array([labels.index(answer) for answer in classes]))
     return labels, model.predict_proba(test)
 
 

@@ -178,12 +178,12 @@ class _Pass(ExitStack):
             digest = _digest(rollout.line(timings=False))
             if digest not in self._seen:
                 self._seen.add(digest)
-                await self._one(rollout, digest)
+                await self._review_rollout(rollout, digest)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done)
 
-    async def _one(self, rollout: Rollout, digest: str) -> None:
+    async def _review_rollout(self, rollout: Rollout, digest: str) -> None:
         verdict = rollout.verdict
         if verdict is None:
             self.result.without_verdict += 1

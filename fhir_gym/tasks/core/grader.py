@@ -114,12 +114,12 @@ def grade(
 
 def idle_checks(task: Task[Any], variation: Variation, end: FinishedEpisode, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
-    known_idle_checks = variation.idle_checks
-    if grading not in known_idle_checks:
+    checks_by_grading = variation.idle_checks
+    if grading not in checks_by_grading:
         idle = end.idle()
         by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
-        known_idle_checks[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
-    return known_idle_checks[grading]
+        checks_by_grading[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
+    return checks_by_grading[grading]
 
 
 def measure_tool_usage(task: Task[Any], end: FinishedEpisode) -> ToolUsage:
@@ -258,19 +258,14 @@ def find_evidence(task: Task[Any], variation: Variation, end: FinishedEpisode) -
     if not requests:
         return Evidence.of(missing, False, when)
 
-    open_scratch, known_counted_record = end.open_scratch or _new_session(variation, end), task.counted_records(params)
+    open_scratch, counted = end.open_scratch or _new_session(variation, end), task.counted_records(params)
     parsed = end.parsed or ParsedResponses()
 
     def shows(supposed: Resource, draw: int) -> bool:
         (placed,) = variation.placed(end.world, [supposed], draw).values()
         with open_scratch([placed]) as session:
             return shows_counterfactual(
-                requests,
-                placed,
-                BudgetedSession(session),
-                known_counted_record,
-                partial(task.may_match, params),
-                parsed,
+                requests, placed, BudgetedSession(session), counted, partial(task.may_match, params), parsed
             )
 
     saw = all(shows(supposed, draw) for supposed in counterfactuals for draw in range(_DRAWS))

@@ -57,17 +57,17 @@ def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Co
     Raises:
         FhirError: There is a system without a code before the first code.
     """
-    conditions = []
+    texts = []
     for value in values:
         system, *rest = [value] if whole else split(value.lstrip(), "|")
         code = rest[0] if rest else system
         if code:
-            conditions.append(code if not rest or not system else value)
-        elif not conditions:
+            texts.append(code if not rest or not system else value)
+        elif not texts:
             raise FhirError(
                 400, f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}"
             )
-    return _any(field, [value.replace("|", "\\|") for value in conditions] if whole else conditions)
+    return _any(field, [value.replace("|", "\\|") for value in texts] if whole else texts)
 
 
 def _any(field: IndexField, values: list[str]) -> Condition:

@@ -277,8 +277,8 @@ class _Miner:
         past = [
             candidate for series in self.series.values() for candidate in self._of_past(series, present[series.patient])
         ]
-        candidates_mined = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
-        return MiningResult((*candidates_mined, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
+        mined = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
+        return MiningResult((*mined, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
 
     def _of_present(self, series: Series) -> MinedCandidate | None:
         """Return the candidate at the world's current time, if any."""

@@ -197,7 +197,11 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         appointment = next(entries((yield Get("/Appointment", query))))
         query = {"schedule.actor": f"Location/{p.place.id}", "start": when, "status": "free"}
         near = list(entries((yield Get("/Slot", {**query, "_include": "Slot:schedule"}))))
-        providers = {f"Schedule/{slot['id']}": _provider(slot) for slot in near if slot["resourceType"] == "Schedule"}
+        providers = {
+            f"Schedule/{schedule['id']}": _provider(schedule)
+            for schedule in near
+            if schedule["resourceType"] == "Schedule"
+        }
         slots = ((slot, providers[slot["schedule"]["reference"]]) for slot in near if slot["resourceType"] == "Slot")
         here = {participant["actor"]["reference"] for participant in appointment["participant"]}
         free, provider = next((slot, provider) for slot, provider in slots if provider not in here)

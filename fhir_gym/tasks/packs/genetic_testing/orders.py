@@ -110,5 +110,5 @@ def attachment_checks(end: FinishedEpisode, order: GeneticOrder, references: Ite
         actual=list(references_after),
         level="exists",
     )
-    expected_reference = sorted({*order.attached, *references}, key=str)
-    yield equal("supporting information", sorted(references_after, key=str), expected_reference)
+    expected_references = sorted({*order.attached, *references}, key=str)
+    yield equal("supporting information", sorted(references_after, key=str), expected_references)

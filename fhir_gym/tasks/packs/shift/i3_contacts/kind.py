@@ -148,7 +148,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
         resources = yield from search_all("/Encounter", query)
         mine = [encounter for encounter in resources if encounter["resourceType"] == "Encounter"]
-        places = [encounter for encounter in resources if encounter["resourceType"] == "Location"]
+        places = [location for location in resources if location["resourceType"] == "Location"]
         rooms = sorted({*parse_rooms(places).values()})
         if not rooms:
             return NO_CONTACT
@@ -157,9 +157,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         include = {"_include": "Encounter:patient"} if ask.measure == "names" else {}
         query = {"location": ",".join(beds), "date": window, "_count": "200", **include}
         others = yield from search_all("/Encounter", query)
-        names = {
-            encounter["id"]: _full_name(encounter) for encounter in others if encounter["resourceType"] == "Patient"
-        }
+        names = {resource["id"]: _full_name(resource) for resource in others if resource["resourceType"] == "Patient"}
         encounters = {
             encounter["id"]: encounter for encounter in (*mine, *others) if encounter["resourceType"] == "Encounter"
         }

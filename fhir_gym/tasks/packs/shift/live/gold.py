@@ -106,7 +106,9 @@ class GoldDesk:
         query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
         resources = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
         tasks = self._open = [task for task in resources if task["resourceType"] == "Task"]
-        messages = (task for task in resources if task["resourceType"] == "Communication" and "sender" in task)
+        messages = (
+            message for message in resources if message["resourceType"] == "Communication" and "sender" in message
+        )
         self._messages |= {
             message["basedOn"][0]["reference"]: message["payload"][0]["contentString"]
             for message in messages

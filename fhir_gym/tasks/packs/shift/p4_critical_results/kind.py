@@ -177,11 +177,13 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
         resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {
-            encounter["id"]: date.fromisoformat(encounter["birthDate"])
-            for encounter in resources
-            if encounter["resourceType"] == "Patient"
+            patient["id"]: date.fromisoformat(patient["birthDate"])
+            for patient in resources
+            if patient["resourceType"] == "Patient"
         }
-        results = [parse_result(encounter) for encounter in resources if encounter["resourceType"] == "Observation"]
+        results = [
+            parse_result(observation) for observation in resources if observation["resourceType"] == "Observation"
+        ]
         critical = [result for result in results if is_new_and_critical(result, ask, values, born[result.patient])]
         if critical:
             query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{result.id}" for result in critical)}

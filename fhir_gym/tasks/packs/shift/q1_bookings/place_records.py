@@ -88,9 +88,9 @@ def look_up_place(name: str) -> Generator[Action, Json, PlaceRecords]:
     place = next(f"Location/{place['id']}" for place in places if place.get("name") == name)
     resources = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
     practitioners = {
-        f"Practitioner/{schedule['id']}": schedule
-        for schedule in resources
-        if schedule["resourceType"] == "Practitioner"
+        f"Practitioner/{practitioner['id']}": practitioner
+        for practitioner in resources
+        if practitioner["resourceType"] == "Practitioner"
     }
     schedules = {
         f"Schedule/{schedule['id']}": schedule for schedule in resources if schedule["resourceType"] == "Schedule"

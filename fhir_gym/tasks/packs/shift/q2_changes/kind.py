@@ -163,13 +163,9 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             looked_up[doctor] = yield from _practitioner_and_schedule(ask)
         practitioner, schedule = looked_up[doctor]
         query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
-        appointments = yield from search_all("/Appointment", query)
-        mine = [appointment for appointment in appointments if appointment["resourceType"] == "Appointment"]
-        slots = {
-            f"Slot/{appointment['id']}": appointment
-            for appointment in appointments
-            if appointment["resourceType"] == "Slot"
-        }
+        resources = yield from search_all("/Appointment", query)
+        mine = [appointment for appointment in resources if appointment["resourceType"] == "Appointment"]
+        slots = {f"Slot/{slot['id']}": slot for slot in resources if slot["resourceType"] == "Slot"}
         meant = [
             appointment
             for appointment in mine
@@ -192,8 +188,8 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
         others = [slot for slot in mine if slot["status"] in OCCUPIED and slot["id"] != appointment["id"]]
         for _ in range(MOST_BOOKINGS):
-            appointments = yield from search_all("/Slot", free)
-            long = [slot for slot in appointments if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
+            resources = yield from search_all("/Slot", free)
+            long = [slot for slot in resources if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
             fitting = [slot for slot in long if ask.suits(slot["start"], minutes_of(slot))]
             if not fitting:
                 break
@@ -299,7 +295,7 @@ def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tu
     """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
     resources = yield from search_all("/Schedule", query)
-    people = [schedule for schedule in resources if schedule["resourceType"] == "Practitioner"]
+    people = [practitioner for practitioner in resources if practitioner["resourceType"] == "Practitioner"]
     practitioner = next(f"Practitioner/{person['id']}" for person in people if has_name(person, ask.given, ask.family))
     schedules = [schedule for schedule in resources if schedule["resourceType"] == "Schedule"]
     return practitioner, next(

@@ -344,9 +344,9 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
-        given_slots = [slot for slot in possible if slot is not None and self.slot_ids(after) == [slot.id]]
-        if given_slots:
-            yield from self._wrong_move(number, before, after, given_slots[0])
+        moved_to = [slot for slot in possible if slot is not None and self.slot_ids(after) == [slot.id]]
+        if moved_to:
+            yield from self._wrong_move(number, before, after, moved_to[0])
         elif after.get("status") != WAITING:
             yield f"in {', '.join(f'Slot/{slot_id}' for slot_id in self.slot_ids(after)) or 'no slot'}"
         elif None not in possible:
