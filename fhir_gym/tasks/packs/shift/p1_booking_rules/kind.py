@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from fhir_gym.tasks.packs.shift.clinic import (
     draw_clinic,
     overlap,
 )
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution, is_mixed
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -49,7 +50,14 @@ from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
     slots_within_limits,
     values_for,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    choose_by_patient,
+    ids_of,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -73,8 +81,6 @@ from fhir_gym.types import Resource
 
 _TRIES, _MORE_TRIES = 8, 12
 """Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
-_SEQUENCES = 8
-"""Number of sequences of outcomes that are tried for a sequence of patients."""
 _BY_RULES = (DONE, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
 """The outcomes that the patient's name alone does not decide."""
 _LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
@@ -157,16 +163,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
-        # Every patient is equally likely in every request. So the patients stay while outcomes are drawn again, because
-        # no patient can have every outcome.
-        names = names_for(rng, scene.people, DONE)
-        for _ in range(_SEQUENCES):
-            chooser = _Chooser(rng, scene, names, sum(outcome not in BY_NAME for outcome in outcomes))
-            is_complete = self.add_requests(chooser.add, outcomes, dependent)
-            if is_complete and is_mixed([request.outcome for request in chooser.requests]):
-                return tuple(chooser.requests)
-            outcomes, dependent = self.draw_chain(rng, len(outcomes))
-        return None
+        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -261,11 +258,14 @@ class _Chooser:
         rng: Random generator.
         scene: The place and the policies.
         names: The patients, in random order. The first of them get requests.
-        count: Number of requests that the name of the patient does not decide.
+        outcomes: The outcomes of all requests.
     """
 
-    def __init__(self, rng: random.Random, scene: PolicyClinicScene, names: Sequence[Named], count: int) -> None:
+    def __init__(
+        self, rng: random.Random, scene: PolicyClinicScene, names: Sequence[Named], outcomes: Sequence[str]
+    ) -> None:
         self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
+        count = sum(outcome not in BY_NAME for outcome in outcomes)
         self._names, self._spare = [*names[:count]], [*names[count:]]
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
