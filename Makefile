@@ -39,7 +39,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-conformance test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -57,6 +57,11 @@ coverage: $(DEV) ## the quick tests with the coverage floor (takes twice as long
 
 test-slow: $(DEV) ## the tests that take longer
 	@$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
+
+test-conformance: $(DEV) ## compare the embedded server with recorded answers of HAPI FHIR (ARGS="--base URL": a running, empty server)
+	@$(BIN)/python -m tests.conformance.recorded $(ARGS)
+	@$(BIN)/python -m tests.conformance.recorded --edge $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m tests.conformance.validation)
 
 test-training: $(TRAINING) ## the tests of training and local models (once: installs torch, TRL and Stable-Baselines3)
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" $(TRAINING_TESTS) $(ARGS)
