@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from threading import Event
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents import Agent, ConcurrentAgent, EpisodeContext, EpisodeTruncated, ModelReply, Reply
@@ -33,7 +32,14 @@ class Attempt(NamedTuple):
     """
 
     rollout: Rollout
-    server_failure: FhirServerError | None
+    server_failure: FhirServerError | None = None
+
+    @classmethod
+    def elsewhere(cls, rollout: Rollout, tracker: BudgetTracker) -> Self:
+        """Return an attempt of another process, whose tokens the budget has not counted."""
+        if rollout.usage is not None:
+            tracker.spend(rollout.usage)
+        return cls(rollout)
 
 
 class Caller(Protocol):
@@ -67,7 +73,6 @@ async def attempt_episode(
     tracker: BudgetTracker,
     server: RunningServer | None = None,
     call: Caller = call_directly,
-    stopped: Event | None = None,
 ) -> Attempt:
     """Run one episode and record it, whatever ends the episode.
 
@@ -81,13 +86,12 @@ async def attempt_episode(
         world: The world.
         tracker: Counts the tokens of the agent.
         server: The running server; None for the embedded server.
-        call: Calls the functions that wait for the server.
-        stopped: Interrupts the episode before the next action of an `Agent`, as Ctrl-C does.
+        call: Calls the functions that wait for the server, and those of an `Agent`.
     """
     runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
     failure: InfraError | None = None
     try:
-        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _AloneAgent(agent, stopped), call)
+        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _BlockingAgent(agent, call), call)
     except InfraError as error:
         failure = error
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -95,21 +99,41 @@ async def attempt_episode(
     return runner.attempt(failure)
 
 
-class _AloneAgent:
-    """Lets an `Agent` act like a `ConcurrentAgent` that never waits."""
+def run_alone(plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World) -> Rollout:
+    """Run one episode in a thread without an event loop, and return its record."""
+    attempt = attempt_episode(plan, spec, agent, world, BudgetTracker())
+    if not isinstance(agent, ConcurrentAgent):
+        return run_at_once(attempt).rollout
+
+    async def attempt_and_close() -> Rollout:
+        try:
+            return (await attempt).rollout
+        finally:
+            await agent.aclose()
+
+    return asyncio.run(attempt_and_close())
+
+
+class _BlockingAgent:
+    """Lets an `Agent` act like a `ConcurrentAgent` that waits only in `call`."""
 
     opening = None
 
-    def __init__(self, agent: Agent, stopped: Event | None) -> None:
-        self._agent, self._stopped = agent, stopped
+    def __init__(self, agent: Agent, call: Caller) -> None:
+        self._agent, self._call = agent, call
+        self._context: EpisodeContext | None = None
 
-    def converse(self, observation: str, context: EpisodeContext) -> _AloneAgent:
-        self._agent.reset(observation, context)
+    def converse(self, observation: str, context: EpisodeContext) -> _BlockingAgent:
+        self._context = context
         return self
 
     async def act(self, observation: str) -> str | Reply:
-        if self._stopped is not None and self._stopped.is_set():
-            raise KeyboardInterrupt
+        return await self._call(self._act, observation)
+
+    def _act(self, observation: str) -> str | Reply:
+        if self._context is not None:  # the first action, so that an agent does everything in one thread
+            self._agent.reset(observation, self._context)
+            self._context = None
         return self._agent.act(observation)
 
 
@@ -135,7 +159,7 @@ class _EpisodeRunner:
             self.recorder.fail(failure)
         return Attempt(self.recorder.record(), failure if isinstance(failure, FhirServerError) else None)
 
-    async def run(self, agent: ConcurrentAgent | _AloneAgent, call: Caller) -> None:
+    async def run(self, agent: ConcurrentAgent | _BlockingAgent, call: Caller) -> None:
         """Run the episode."""
         try:
             await call(self.recorder.open)
@@ -150,7 +174,7 @@ class _EpisodeRunner:
         finally:
             await call(self.recorder.close)
 
-    async def _converse(self, conversation: AsyncConversation | _AloneAgent, observation: str, call: Caller) -> None:
+    async def _converse(self, conversation: AsyncConversation | _BlockingAgent, observation: str, call: Caller) -> None:
         step: Step | None = None
         try:
             while step is None or not step.done:
@@ -178,7 +202,7 @@ class _EpisodeRunner:
         self._spend(reply.model, *(lookup.reply for lookup in reply.lookups))
         return self.recorder.step(reply)
 
-    def _leave(self, conversation: AsyncConversation | _AloneAgent) -> None:
+    def _leave(self, conversation: AsyncConversation | _BlockingAgent) -> None:
         """Record what a conversation did after its last action."""
         unfinished = getattr(conversation, "unfinished", None)
         if isinstance(unfinished, Unfinished):
