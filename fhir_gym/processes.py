@@ -11,16 +11,21 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from fhir_gym.errors import InfraError
 
 __all__ = ["WorkerPool", "end_with_parent", "is_running", "sigint_blocked", "temporary_folder", "worker_pool"]
 
 _P = ParamSpec("_P")
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 _PREFIX = "fhir-gym-"
@@ -32,18 +37,22 @@ A forked child has another id, so it starts its own thread.
 """
 
 
-class WorkerPool:
+_prepared: Any = None
+"""What a worker process has prepared for its calls."""
+
+
+class WorkerPool(Generic[_S]):
     """Worker processes; see `worker_pool`."""
 
-    def __init__(self, count: int, start: Callable[[], None]) -> None:
+    def __init__(self, count: int, prepare: Callable[[], _S]) -> None:
         context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
         self._receiver, self._sender = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(self._receiver, start))
+        self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(self._receiver, prepare))
 
-    def submit(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a worker process."""
+    def submit(self, function: Callable[Concatenate[_S, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Call a function in a worker process with what the worker prepared and these arguments."""
         with sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
-            return self._pool.submit(function, *args, **kwargs)
+            return self._pool.submit(partial(_call, function, *args, **kwargs))
 
     def stop(self) -> None:
         """Kill the workers."""
@@ -57,19 +66,27 @@ class WorkerPool:
 
 
 @contextmanager
-def worker_pool(count: int, start: Callable[[], None]) -> Iterator[WorkerPool]:
+def worker_pool(count: int, prepare: Callable[[], _S]) -> Iterator[WorkerPool[_S]]:
     """Provide worker processes for a `with` block. If an exception such as Ctrl-C ends the block, they are killed.
 
     Args:
         count: Number of workers.
-        start: Picklable function that each worker calls first.
+        prepare: Picklable function that each worker calls first.
 
     Yields:
         The pool.
+
+    Raises:
+        InfraError: A worker died.
     """
-    pool = WorkerPool(count, start)
+    pool = WorkerPool(count, prepare)
     try:
         yield pool
+    except BrokenProcessPool as error:
+        raise InfraError(
+            "a worker process died: it ran out of memory, or the main script starts the workers without the guard "
+            '`if __name__ == "__main__":` that worker processes need'
+        ) from error
     except BaseException:
         pool.stop()
         raise
@@ -77,12 +94,17 @@ def worker_pool(count: int, start: Callable[[], None]) -> Iterator[WorkerPool]:
         pool.close()
 
 
-def _begin(receiver: Connection, start: Callable[[], None]) -> None:
+def _begin(receiver: Connection, prepare: Callable[[], object]) -> None:
+    global _prepared
     # Ctrl-C reaches the whole process group; the main process stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_exit_on_stop, args=(receiver,), name="exit_on_stop", daemon=True).start()
-    start()
+    _prepared = prepare()
+
+
+def _call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    return function(_prepared, *args, **kwargs)
 
 
 def _exit_on_stop(receiver: Connection) -> None:

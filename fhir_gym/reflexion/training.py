@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fhir_gym import worlds
 from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.concurrency import run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
@@ -202,7 +201,6 @@ class _Reader(_Lessons):
         return self._agent.act(first or observation)
 
 
-T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Show the progress: steps done, all steps, a short text."""
 
@@ -287,16 +285,6 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     return list(found.values())
 
 
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also inside a running event loop such as a notebook's."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
 def _name(one: TrainingEpisode) -> VariationName:
     return VariationName(one.env_id, one.task, one.variation)
 
@@ -333,7 +321,7 @@ class _Training:
             if not left:
                 break
             rollouts = self._play(trial, left)
-            reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
+            reviews = run_coroutine(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
             for one, rollout, review in zip(left, rollouts, reviews, strict=True):
                 found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
                 self._lessons.setdefault(_name(one), []).extend(found)

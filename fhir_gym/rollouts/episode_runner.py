@@ -89,14 +89,15 @@ async def attempt_episode(
         call: Calls the functions that wait for the server, and those of an `Agent`.
     """
     runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
-    failure: InfraError | None = None
+    failure: FhirServerError | None = None
     try:
         await runner.run(agent if isinstance(agent, ConcurrentAgent) else _BlockingAgent(agent, call), call)
     except InfraError as error:
-        failure = error
+        runner.recorder.fail(error)
+        failure = error if isinstance(error, FhirServerError) else None
     except (KeyboardInterrupt, asyncio.CancelledError):
         pass  # a record without another reason says "interrupted"
-    return runner.attempt(failure)
+    return Attempt(runner.recorder.record(), failure)
 
 
 def run_alone(plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World) -> Rollout:
@@ -152,12 +153,6 @@ class _EpisodeRunner:
         config = plan.config_of(spec.task, spec.variation)
         self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
         self.spec, self.agent, self.tracker = spec, agent, tracker
-
-    def attempt(self, failure: InfraError | None) -> Attempt:
-        """Return the record of the episode, which a failure may have ended."""
-        if failure is not None:
-            self.recorder.fail(failure)
-        return Attempt(self.recorder.record(), failure if isinstance(failure, FhirServerError) else None)
 
     async def run(self, agent: ConcurrentAgent | _BlockingAgent, call: Caller) -> None:
         """Run the episode."""

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -21,7 +20,7 @@ from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
 from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.concurrency import call_in_thread
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, InfraError
+from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
@@ -32,6 +31,7 @@ from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.scheduler import OnRetired, Place, Scheduler
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 
+_Shipped = tuple[RunPlan, Agent, World]
 _Attempting = Callable[..., Coroutine[Any, Any, Attempt]]
 
 
@@ -140,9 +140,9 @@ def run_plan(
             "fhir_server (repeat --fhir-server on the command line)"
         )
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
-    in_workers = workers and isinstance(actor, Agent) and not isinstance(workers, RayCluster)
-    if in_workers:
-        _require_portable(actor)
+    portable = actor if isinstance(workers, int) and workers and isinstance(actor, Agent) else None
+    if portable is not None:
+        _require_portable(portable)
         pickle_packs([config.env_id])
     with ExitStack() as stack:
         world, owned = config.resolve_world()
@@ -151,14 +151,14 @@ def run_plan(
         plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
         servers = stack.enter_context(_reserved(plan, world))
         tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
-        ordered = in_workers or not isinstance(actor, ConcurrentAgent)
+        ordered = portable is not None or not isinstance(actor, ConcurrentAgent)
         scheduler = Scheduler(plan.episodes, tracker, ordered=ordered, on_retired=on_retired)
         attempt = partial(attempt_episode, plan, agent=actor, world=world, tracker=tracker)
         places: AbstractContextManager[Sequence[Place]]
         if isinstance(workers, RayCluster):
             places = RayRun(plan, actor, world, tracker, workers, concurrency).places()
-        elif in_workers:
-            places = _worker_places(plan, actor, world, tracker, workers)
+        elif portable is not None and isinstance(workers, int):
+            places = _worker_places(plan, portable, world, tracker, workers)
         elif len(servers) > 1 or (servers and isinstance(actor, ConcurrentAgent)):
             places = _server_places(attempt, servers, _copies(actor, len(servers)))
         elif isinstance(actor, ConcurrentAgent):
@@ -236,19 +236,24 @@ def _copies(agent: Agent | ConcurrentAgent, count: int) -> list[Agent | Concurre
 def _worker_places(
     plan: RunPlan, agent: Agent, world: World, tracker: BudgetTracker, workers: int
 ) -> Iterator[list[Place]]:
-    start = partial(_start_worker, replace(plan, episodes=()), agent, world, pickle_packs([plan.config.env_id]))
-    with processes.worker_pool(workers, start) as pool:
+    """Provide worker processes, which have a queue so that no worker waits for its next episode."""
+    shipped = replace(plan, episodes=()), agent, world
+    with processes.worker_pool(workers, partial(_unpack, *shipped, pickle_packs([plan.config.env_id]))) as pool:
 
         async def attempt(spec: EpisodeSpec) -> Attempt:
-            try:
-                return Attempt.elsewhere(await asyncio.wrap_future(pool.submit(_work, spec)), tracker)
-            except BrokenProcessPool as error:
-                raise InfraError(
-                    "a worker process died: it ran out of memory, or the main script starts the run without the guard "
-                    '`if __name__ == "__main__":` that worker processes need'
-                ) from error
+            return Attempt.elsewhere(await asyncio.wrap_future(pool.submit(_work, spec)), tracker)
 
-        yield [Place(attempt, slots=2 * workers)]  # so that a worker need not wait for its next episode
+        yield [Place(attempt, slots=2 * workers)]
+
+
+def _unpack(plan: RunPlan, agent: Agent, world: World, packs: bytes) -> _Shipped:
+    unpickle_packs(packs)
+    return plan, agent, world
+
+
+def _work(shipped: _Shipped, spec: EpisodeSpec) -> Rollout:
+    plan, agent, world = shipped
+    return run_alone(plan, spec, agent, world)
 
 
 def _require_portable(agent: Agent) -> None:
@@ -262,19 +267,3 @@ def _require_portable(agent: Agent) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise FhirGymError(f"agent {agent.name} cannot be sent to worker processes ({reason}): {advice}") from error
-
-
-_worker: tuple[RunPlan, Agent, World] | None = None
-
-
-def _start_worker(plan: RunPlan, agent: Agent, world: World, tasks: bytes) -> None:
-    global _worker
-    _worker = plan, agent, world
-    unpickle_packs(tasks)
-
-
-def _work(episode: EpisodeSpec) -> Rollout:
-    if _worker is None:
-        raise RuntimeError("the worker process was not started by _start_worker")
-    plan, agent, world = _worker
-    return run_alone(plan, episode, agent, world)
