@@ -173,17 +173,20 @@ class Scheduler:
     async def _attempt(self, place: Place, number: int) -> Attempt:
         try:
             attempt = await place.attempt(self._episodes[number])
-        except BaseException:
+        except (PlaceLostError, asyncio.CancelledError):
             self._begun.append(number)
+            self._ended()
             raise
-        finally:
-            self._running -= 1
-            self._changed.set()
+        self._ended()  # not after another exception, as no episode should start any more
         if _is_cancelled(asyncio.current_task()):  # the attempt caught the cancellation
             if attempt.rollout.graded or _is_cancelled(self._task):  # otherwise the failure of another episode counts
                 self._finish(number, attempt.rollout)
             raise asyncio.CancelledError
         return attempt
+
+    def _ended(self) -> None:
+        self._running -= 1
+        self._changed.set()
 
     def _finish(self, number: int, rollout: Rollout) -> None:
         self._held[number] = rollout
