@@ -16,13 +16,14 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Get
-from fhir_gym.agents import EpisodeContext, GoldAgent, IdleAgent, Reply, ScriptedAgent
+from fhir_gym.agents import EpisodeContext, GoldAgent, IdleAgent, Reply, ScriptedAgent, Usage
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.rollouts import (
     Budget,
     BudgetTracker,
+    Prices,
     Rollout,
     completed,
     parse_numbers,
@@ -325,6 +326,18 @@ def test_runs_can_share_a_budget(hospital: World) -> None:
     tracker = BudgetTracker(Budget(episodes=3))
     chosen = plan(ENV_ID, tasks="01", variations="0-1", world=hospital)
     assert [len(list(run_plan(chosen, "idle", budget=tracker))) for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_budget_within_another_is_limited_by_both() -> None:
+    project = BudgetTracker(Budget(tokens=100, episodes=2, prices=Prices(1.0, 1.0)))
+    part = BudgetTracker(Budget(tokens=50), project, spent=Usage(prompt=10))
+    assert part.try_begin() and part.try_begin() and not part.try_begin() and project.exhausted
+    project = BudgetTracker(Budget(cost=1.0, prices=Prices(1.0, 1.0)))
+    part = BudgetTracker(Budget(prices=Prices(0.0, 100_000.0)), project)
+    part.spend(Usage(prompt=5, completion=9))
+    assert project.usage.total == 14 and not part.exhausted
+    part.spend(Usage(completion=1))
+    assert part.exhausted and project.exhausted
 
 
 def test_seeds_differ_by_episode_and_not_by_plan() -> None:
