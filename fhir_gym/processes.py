@@ -13,20 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any
 
 from fhir_gym.errors import InfraError
 
-__all__ = ["WorkerPool", "end_with_parent", "is_running", "sigint_blocked", "temporary_folder", "worker_pool"]
-
-_P = ParamSpec("_P")
-_S = TypeVar("_S")
-_T = TypeVar("_T")
+__all__ = ["end_with_parent", "is_running", "temporary_folder", "worker_pool"]
 
 _PREFIX = "fhir-gym-"
 
@@ -41,32 +36,8 @@ _prepared: Any = None
 """What a worker process has prepared for its calls."""
 
 
-class WorkerPool(Generic[_S]):
-    """Worker processes; see `worker_pool`."""
-
-    def __init__(self, count: int, prepare: Callable[[], _S]) -> None:
-        context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
-        self._receiver, self._sender = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(self._receiver, prepare))
-
-    def submit(self, function: Callable[Concatenate[_S, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a worker process with what the worker prepared and these arguments."""
-        with sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
-            return self._pool.submit(partial(_call, function, *args, **kwargs))
-
-    def stop(self) -> None:
-        """Kill the workers."""
-        self._sender.close()
-
-    def close(self) -> None:
-        """Wait for running calls to end; cancel calls that have not started."""
-        self._pool.shutdown(cancel_futures=True)
-        self._sender.close()
-        self._receiver.close()
-
-
 @contextmanager
-def worker_pool(count: int, prepare: Callable[[], _S]) -> Iterator[WorkerPool[_S]]:
+def worker_pool(count: int, prepare: Callable[[], Any]) -> Iterator[Callable[..., Future[Any]]]:
     """Provide worker processes for a `with` block. If an exception such as Ctrl-C ends the block, they are killed.
 
     Args:
@@ -74,24 +45,33 @@ def worker_pool(count: int, prepare: Callable[[], _S]) -> Iterator[WorkerPool[_S
         prepare: Picklable function that each worker calls first.
 
     Yields:
-        The pool.
+        A function that calls its first argument in a worker, with what the worker prepared and the other arguments.
 
     Raises:
         InfraError: A worker died.
     """
-    pool = WorkerPool(count, prepare)
+    context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(receiver, prepare))
+
+    def submit(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        with _sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
+            return pool.submit(_call, function, *arguments)
+
     try:
-        yield pool
-    except BrokenProcessPool as error:
-        raise InfraError(
-            "a worker process died: it ran out of memory, or the main script starts the workers without the guard "
-            '`if __name__ == "__main__":` that worker processes need'
-        ) from error
-    except BaseException:
-        pool.stop()
+        yield submit
+    except BaseException as error:
+        sender.close()  # kills the workers
+        if isinstance(error, BrokenProcessPool):
+            raise InfraError(
+                "a worker process died: it ran out of memory, or the main script starts the workers without the guard "
+                '`if __name__ == "__main__":` that worker processes need'
+            ) from error
         raise
     finally:
-        pool.close()
+        pool.shutdown(cancel_futures=True)  # waits for running calls
+        sender.close()
+        receiver.close()
 
 
 def _begin(receiver: Connection, prepare: Callable[[], object]) -> None:
@@ -103,8 +83,8 @@ def _begin(receiver: Connection, prepare: Callable[[], object]) -> None:
     _prepared = prepare()
 
 
-def _call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-    return function(_prepared, *args, **kwargs)
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(_prepared, *arguments)
 
 
 def _exit_on_stop(receiver: Connection) -> None:
@@ -113,7 +93,7 @@ def _exit_on_stop(receiver: Connection) -> None:
 
 
 @contextmanager
-def sigint_blocked() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Delay Ctrl-C until the `with` block ends, so that processes started in the block do not receive the signal.
 
     If Ctrl-C interrupts a worker during its start, the worker dies with a traceback, and its parent may wait forever.

@@ -94,9 +94,9 @@ def test_workers_of_runs_and_envs_end_with_their_parent(tmp_path: Path, code: st
 
 
 def test_an_exception_ends_the_workers_at_once() -> None:
-    with pytest.raises(KeyboardInterrupt), processes.worker_pool(1, _two) as pool:
-        assert pool.submit(_add, 1).result() == 3
-        sleeping = pool.submit(_sleep)
+    with pytest.raises(KeyboardInterrupt), processes.worker_pool(1, _two) as submit:
+        assert submit(_add, 1).result() == 3
+        sleeping = submit(_sleep)
         raise KeyboardInterrupt
     with pytest.raises((BrokenProcessPool, CancelledError)):  # the call may not have started
         sleeping.result()

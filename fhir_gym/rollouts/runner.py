@@ -238,10 +238,10 @@ def _worker_places(
 ) -> Iterator[list[Place]]:
     """Provide worker processes, which have a queue so that no worker waits for its next episode."""
     shipped = replace(plan, episodes=()), agent, world
-    with processes.worker_pool(workers, partial(_unpack, *shipped, pickle_packs([plan.config.env_id]))) as pool:
+    with processes.worker_pool(workers, partial(_unpack, *shipped, pickle_packs([plan.config.env_id]))) as submit:
 
         async def attempt(spec: EpisodeSpec) -> Attempt:
-            return Attempt.elsewhere(await asyncio.wrap_future(pool.submit(_work, spec)), tracker)
+            return Attempt.elsewhere(await asyncio.wrap_future(submit(_work, spec)), tracker)
 
         yield [Place(attempt, slots=2 * workers)]
 

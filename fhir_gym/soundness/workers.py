@@ -32,8 +32,8 @@ def run_jobs(
     if workers == 0:
         yield from (function(world, *job) for job in jobs)
         return
-    with processes.worker_pool(workers, partial(_prepare, world, pickle_packs(packs))) as pool:
-        parts = [pool.submit(function, *job) for job in jobs]
+    with processes.worker_pool(workers, partial(_prepare, world, pickle_packs(packs))) as submit:
+        parts = [submit(function, *job) for job in jobs]
         yield from (part.result() for part in parts)
 
 
