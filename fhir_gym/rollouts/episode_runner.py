@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from fhir_gym.actions import Action, Invalid
@@ -88,16 +89,18 @@ async def attempt_episode(
         server: The running server; None for the embedded server.
         call: Calls the functions that wait for the server, and those of an `Agent`.
     """
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
+    config = plan.config_of(spec.task, spec.variation)
+    recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
+    runner = _EpisodeRunner(recorder, tracker, call)
     failure: FhirServerError | None = None
     try:
-        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _BlockingAgent(agent, call), call)
+        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _BlockingAgent(agent, call))
     except InfraError as error:
-        runner.recorder.fail(error)
+        recorder.fail(error)
         failure = error if isinstance(error, FhirServerError) else None
     except (KeyboardInterrupt, asyncio.CancelledError):
         pass  # a record without another reason says "interrupted"
-    return Attempt(runner.recorder.record(), failure)
+    return Attempt(recorder.record(), failure)
 
 
 def run_alone(plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World) -> Rollout:
@@ -138,71 +141,47 @@ class _BlockingAgent:
         return self._agent.act(observation)
 
 
+@dataclass(frozen=True, slots=True)
 class _EpisodeRunner:
     """Lets an agent act in one episode."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        spec: EpisodeSpec,
-        agent: Agent | ConcurrentAgent,
-        world: World,
-        tracker: BudgetTracker,
-        server: RunningServer | None,
-    ) -> None:
-        config = plan.config_of(spec.task, spec.variation)
-        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
-        self.spec, self.agent, self.tracker = spec, agent, tracker
+    recorder: EpisodeRecorder
+    tracker: BudgetTracker
+    call: Caller
 
-    async def run(self, agent: ConcurrentAgent | _BlockingAgent, call: Caller) -> None:
+    async def run(self, agent: ConcurrentAgent | _BlockingAgent) -> None:
         """Run the episode."""
+        recorder = self.recorder
         try:
-            await call(self.recorder.open)
-            observation = await call(self.recorder.start)
+            episode = await self.call(recorder.open)
+            observation = await self.call(recorder.start)
             with self._agent_time():
-                conversation = agent.converse(observation, self._context())
-                self.recorder.opening = conversation.opening
+                conversation = agent.converse(observation, EpisodeContext.of(episode, recorder.seed))
+                recorder.opening = conversation.opening
             try:
-                await self._converse(conversation, observation, call)
+                await self._converse(conversation, observation)
             except EpisodeTruncated as end:
-                await call(self.recorder.truncate, end.stop_reason, str(end) or None)
+                await self.call(recorder.truncate, end.stop_reason, str(end) or None)
         finally:
-            await call(self.recorder.close)
+            await self.call(recorder.close)
 
-    async def _converse(self, conversation: AsyncConversation | _BlockingAgent, observation: str, call: Caller) -> None:
+    async def _converse(self, conversation: AsyncConversation | _BlockingAgent, observation: str) -> None:
         step: Step | None = None
         try:
             while step is None or not step.done:
                 with self._agent_time():
                     reply = _as_reply(await conversation.act(observation))
-                step = await call(self._step, reply)
+                step = await self.call(self._step, reply)
                 observation = step.observation
         finally:
-            self._leave(conversation)
-
-    def _context(self) -> EpisodeContext:
-        recorder = self.recorder
-        return EpisodeContext(
-            env_id=recorder.config.env_id,
-            task=self.spec.task,
-            variation=self.spec.variation,
-            world=recorder.world,
-            seed=recorder.seed,
-            max_steps=recorder.episode.step_limit,
-            prompt=recorder.episode.prompt,
-            source=recorder.episode.task,
-        )
+            unfinished = getattr(conversation, "unfinished", None)
+            if isinstance(unfinished, Unfinished):
+                self._spend(*(lookup.reply for lookup in unfinished.lookups))
+                self.recorder.leave(unfinished)
 
     def _step(self, reply: Reply) -> Step:
         self._spend(reply.model, *(lookup.reply for lookup in reply.lookups))
         return self.recorder.step(reply)
-
-    def _leave(self, conversation: AsyncConversation | _BlockingAgent) -> None:
-        """Record what a conversation did after its last action."""
-        unfinished = getattr(conversation, "unfinished", None)
-        if isinstance(unfinished, Unfinished):
-            self._spend(*(lookup.reply for lookup in unfinished.lookups))
-            self.recorder.leave(unfinished)
 
     def _spend(self, *replies: ModelReply | None) -> None:
         for reply in replies:
@@ -218,8 +197,11 @@ class _EpisodeRunner:
         except (FhirGymError, EpisodeTruncated):
             raise
         except Exception as error:
-            where = f"task {self.spec.task}, variation {self.spec.variation}, step {len(self.recorder.turns) + 1}"
-            raise AgentError(f"agent {self.agent.name} failed in {where}: {in_one_line(error)}") from error
+            spec, number = self.recorder.spec, len(self.recorder.turns) + 1
+            raise AgentError(
+                f"agent {self.recorder.agent.name} failed in task {spec.task}, variation {spec.variation}, "
+                f"step {number}: {in_one_line(error)}"
+            ) from error
 
 
 def _as_reply(result: object) -> Reply:

@@ -209,10 +209,11 @@ def _host_and_port(address: str | None) -> tuple[str, int] | None:
     return None if match is None else (match[1].strip("[]"), int(match[2]))
 
 
+@dataclass
 class RayRun:
     """A run on a Ray cluster. The constructor checks everything that needs no connection.
 
-    Args:
+    Attributes:
         plan: The episodes.
         agent: The agent. The actors run the episodes of a `ConcurrentAgent` concurrently.
         world: The world, which is sent to machines that do not have it.
@@ -225,43 +226,41 @@ class RayRun:
         FhirGymError: The agent cannot be sent to other processes.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        agent: Agent | ConcurrentAgent,
-        world: World,
-        tracker: BudgetTracker,
-        cluster: RayCluster,
-        concurrency: int,
-    ) -> None:
+    plan: RunPlan
+    agent: Agent | ConcurrentAgent
+    world: World
+    tracker: BudgetTracker
+    cluster: RayCluster
+    concurrency: int
+    failed_starts: int = field(default=0, init=False)
+    deaths: Counter[EpisodeSpec] = field(default_factory=Counter, init=False)
+    _world_parts: list[Any] = field(default_factory=list, init=False)
+    _told: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Pack what the actors need."""
         try:
             self.ray: Any = import_module("ray")
         except ImportError as error:
             raise MissingExtraError("a run on a Ray cluster needs: pip install 'fhir-gym[ray]'") from error
-        self._episodes, self._world, self.tracker, self._cluster = len(plan.episodes), world, tracker, cluster
-        self.concurrent = isinstance(agent, ConcurrentAgent)
-        self.slots = concurrency if self.concurrent else 1
-        shipment = Shipment.of(plan, agent, world, self.ray.cloudpickle.dumps)
+        self.is_concurrent = isinstance(self.agent, ConcurrentAgent)
+        shipment = Shipment.of(self.plan, self.agent, self.world, self.ray.cloudpickle.dumps)
         try:
             self._packed: bytes = self.ray.cloudpickle.dumps(shipment)
         except Exception as error:
-            raise FhirGymError(f"agent {agent.name} cannot be sent to Ray actors: {in_one_line(error)}") from error
-        self.failed_starts = 0
-        self.deaths: Counter[EpisodeSpec] = Counter()
-        self._world_parts: list[Any] = []
-        self._has_started = False
+            raise FhirGymError(f"agent {self.agent.name} cannot be sent to Ray actors: {in_one_line(error)}") from error
 
     @contextmanager
     def places(self) -> Iterator[Sequence[RayPlace]]:
         """Connect to the cluster for a `with` block, and yield the actors, which run the episodes."""
-        settings: dict[str, Any] = {"num_cpus": self._cluster.cpus, "max_restarts": 0, "max_task_retries": 0}
-        if self.concurrent:
-            settings["max_concurrency"] = self.slots + 1
+        settings: dict[str, Any] = {"num_cpus": self.cluster.cpus, "max_restarts": 0, "max_task_retries": 0}
+        if self.is_concurrent:
+            settings["max_concurrency"] = self.concurrency + 1  # one for closing the agent
         with self._connected() as cpus:
             self.shipment = self.ray.put(self._packed)
-            self.actor_class = self.ray.remote(**settings)(ConversationActor if self.concurrent else EpisodeActor)
-            wanted = self._cluster.actors or max(1, int(cpus / self._cluster.cpus))
-            places = [RayPlace(self) for _ in range(min(wanted, self._episodes))]
+            self.actor_class = self.ray.remote(**settings)(ConversationActor if self.is_concurrent else EpisodeActor)
+            actors = self.cluster.actors or max(1, int(cpus / self.cluster.cpus))
+            places = [RayPlace(self) for _ in range(min(actors, len(self.plan.episodes)))]
             try:
                 yield places
             finally:
@@ -271,32 +270,32 @@ class RayRun:
     def world_parts(self) -> list[Any]:
         """Return references to the parts of the world file, for a machine that does not have it."""
         if not self._world_parts:
-            with self._world.path.open("rb") as file:
+            with self.world.path.open("rb") as file:
                 while part := file.read(_PART):
                     self._world_parts.append(self.ray.put(part))
         return self._world_parts
 
     def started(self) -> None:
         """Note that an actor is ready."""
-        self._has_started, self.failed_starts = True, 0
+        self._told, self.failed_starts = True, 0
 
     def warn_of_wait(self) -> None:
-        """Tell the user, once, that no actor could start so far."""
-        if not self._has_started:
-            self._has_started = True
+        """Warn once, unless an actor has been ready."""
+        if not self._told:
+            self._told = True
             warnings.warn("the Ray cluster has no free CPU for an actor; the run waits for one", stacklevel=2)
 
     @contextmanager
     def _connected(self) -> Iterator[float]:
         """Connect to the cluster for a `with` block, and yield its number of CPUs."""
-        ray, address = self.ray, self._cluster.address
+        ray, address = self.ray, self.cluster.address
         mine = not ray.is_initialized()
         if not mine and address is not None:
             raise FhirGymError(f"this process is already connected to a Ray cluster: name no address, not {address}")
         if mine:
             settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address == LOCAL:
-                needed = (self._cluster.actors or 0) * self._cluster.cpus
+                needed = (self.cluster.actors or 0) * self.cluster.cpus
                 settings |= {"num_cpus": max(os.cpu_count() or 1, math.ceil(needed)), "include_dashboard": False}
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # without this, Ray reports its use to its makers
             try:
@@ -317,7 +316,7 @@ class RayPlace(Place):
     """An actor that runs episodes. If it dies or is unreachable, another actor takes its place."""
 
     def __init__(self, run: RayRun) -> None:
-        super().__init__(self._attempt, run.slots, close=self._close)
+        super().__init__(self._attempt, run.concurrency if run.is_concurrent else 1, close=self._close)
         self._run, self._ready = run, False
         self._actor: Any = None
 
@@ -361,7 +360,7 @@ class RayPlace(Place):
             ) from lost
 
     async def _close(self) -> None:
-        if self._run.concurrent and self._ready:
+        if self._run.is_concurrent and self._ready:
             with suppress(PlaceLostError, TimeoutError):
                 await asyncio.wait_for(self._call("close"), _CLOSING)
 
@@ -375,11 +374,7 @@ class RayPlace(Place):
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except errors.RayError as error:
-            cause = getattr(error, "cause", None)
-            if (
-                isinstance(error, errors.RayTaskError)
-                and isinstance(cause, Exception)
-                and not isinstance(cause, errors.RayError)
-            ):
+            cause = error.cause if isinstance(error, errors.RayTaskError) else None
+            if isinstance(cause, Exception) and not isinstance(cause, errors.RayError):
                 raise cause from error
             raise PlaceLostError(cause_of(error)) from error

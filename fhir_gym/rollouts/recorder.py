@@ -48,15 +48,11 @@ def with_reference(verdict: Verdict, episode: Episode) -> Verdict:
 
 def _play_reference(episode: Episode) -> int:
     """Return the number of requests of the reference solution, up to its answer, so that nothing is graded."""
-    variation = episode.variation.number
     config = replace(episode.config, world=episode.world, fhir_server=None, fhir_credentials=None, max_steps=None)
     agent = GoldAgent()
-    with Episode(config, task=episode.task.key, variation=variation) as own:
+    with Episode(config, task=episode.task.key, variation=episode.variation.number) as own:
         observation = own.start()
-        context = EpisodeContext(
-            config.env_id, own.task.key, variation, own.world, 0, own.step_limit, own.prompt, own.task
-        )
-        agent.reset(observation, context)
+        agent.reset(observation, EpisodeContext.of(own))
         while not (action := agent.act(observation)).startswith("FINISH"):
             observation = own.step(action).observation
         return requests_answered(own.requests)

@@ -112,8 +112,7 @@ class Scheduler:
         finally:
             for number in sorted(self._held):
                 self._hand_over(number)
-            for place in self._places:
-                await place.close()
+            await asyncio.gather(*(place.close() for place in self._places))
 
     async def _serve(self, place: Place) -> None:
         """Run episodes in a place until it is lost."""
