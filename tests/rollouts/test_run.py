@@ -331,7 +331,7 @@ def test_runs_can_share_a_budget(hospital: World) -> None:
 def test_a_budget_within_another_is_limited_by_both() -> None:
     project = BudgetTracker(Budget(tokens=100, episodes=2, prices=Prices(1.0, 1.0)))
     part = BudgetTracker(Budget(tokens=50), project, spent=Usage(prompt=10))
-    assert part.try_begin() and part.try_begin() and not part.try_begin() and project.exhausted
+    assert [part.try_begin() for _ in range(3)] == [True, True, False] and project.exhausted
     project = BudgetTracker(Budget(cost=1.0, prices=Prices(1.0, 1.0)))
     part = BudgetTracker(Budget(prices=Prices(0.0, 100_000.0)), project)
     part.spend(Usage(prompt=5, completion=9))
