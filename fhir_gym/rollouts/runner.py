@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
@@ -141,6 +141,7 @@ def run_plan(
         )
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
     portable = actor if isinstance(workers, int) and workers and isinstance(actor, Agent) else None
+    conversing = actor if isinstance(actor, ConcurrentAgent) and portable is None else None
     if portable is not None:
         _require_portable(portable)
         pickle_packs([config.env_id])
@@ -151,18 +152,19 @@ def run_plan(
         plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
         servers = stack.enter_context(_reserved(plan, world))
         tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
-        ordered = portable is not None or not isinstance(actor, ConcurrentAgent)
-        scheduler = Scheduler(plan.episodes, tracker, ordered=ordered, on_retired=on_retired)
+        scheduler = Scheduler(plan.episodes, tracker, ordered=conversing is None, on_retired=on_retired)
         attempt = partial(attempt_episode, plan, agent=actor, world=world, tracker=tracker)
         places: AbstractContextManager[Sequence[Place]]
         if isinstance(workers, RayCluster):
             places = RayRun(plan, actor, world, tracker, workers, concurrency).places()
         elif portable is not None and isinstance(workers, int):
             places = _worker_places(plan, portable, world, tracker, workers)
-        elif len(servers) > 1 or (servers and isinstance(actor, ConcurrentAgent)):
-            places = _server_places(attempt, servers, _copies(actor, len(servers)))
-        elif isinstance(actor, ConcurrentAgent):
-            places = nullcontext([Place(attempt, concurrency, close=actor.aclose)])
+        elif servers and conversing is not None:
+            places = _server_places(attempt, servers, [conversing] * len(servers), conversing.aclose)
+        elif conversing is not None:
+            places = nullcontext([Place(attempt, concurrency, close=conversing.aclose)])
+        elif len(servers) > 1:
+            places = _server_places(attempt, servers, [_copy(actor) for _ in servers])
         else:
             server = next(iter(servers), None)
             places = nullcontext([Place(partial(_attempt_in_caller, scheduler, partial(attempt, server=server)))])
@@ -205,7 +207,10 @@ async def _attempt_in_caller(scheduler: Scheduler, attempt: _Attempting, spec: E
 
 @contextmanager
 def _server_places(
-    attempt: _Attempting, servers: Sequence[RunningServer], agents: Sequence[Agent | ConcurrentAgent]
+    attempt: _Attempting,
+    servers: Sequence[RunningServer],
+    agents: Sequence[Agent | ConcurrentAgent],
+    close: Callable[[], Awaitable[None]] | None = None,
 ) -> Iterator[list[Place]]:
     """Provide one place for each server. Everything that waits for a server happens in a thread of its own."""
     with ExitStack() as stack:
@@ -214,17 +219,14 @@ def _server_places(
             thread = stack.enter_context(ThreadPoolExecutor(1, "fhir-gym-server"))
             call = partial(call_in_thread, thread)
             places.append(Place(partial(attempt, agent=agent, server=server, call=call), url=server.url))
-        if isinstance(agents[0], ConcurrentAgent):
-            places[0].close = agents[0].aclose  # all places use the same agent
+        if close is not None:
+            places[0].close = close  # all places use the same agent
         yield places
 
 
-def _copies(agent: Agent | ConcurrentAgent, count: int) -> list[Agent | ConcurrentAgent]:
-    """Return a copy of the agent for each server; a `ConcurrentAgent` serves all of them itself."""
-    if isinstance(agent, ConcurrentAgent):
-        return [agent] * count
+def _copy(agent: Agent | ConcurrentAgent) -> Agent | ConcurrentAgent:
     try:
-        return [deepcopy(agent) for _ in range(count)]
+        return deepcopy(agent)
     except Exception as error:
         raise FhirGymError(
             f"agent {agent.name} cannot be copied for each FHIR server ({type(error).__name__}: {error}): "

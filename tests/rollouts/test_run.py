@@ -335,9 +335,9 @@ def test_a_budget_within_another_is_limited_by_both() -> None:
     project = BudgetTracker(Budget(cost=1.0, prices=Prices(1.0, 1.0)))
     part = BudgetTracker(Budget(prices=Prices(0.0, 100_000.0)), project)
     part.spend(Usage(prompt=5, completion=9))
-    assert project.usage.total == 14 and not part.exhausted
+    assert [project.usage.total, part.exhausted] == [14, False]
     part.spend(Usage(completion=1))
-    assert part.exhausted and project.exhausted
+    assert [part.exhausted, project.exhausted] == [True, True]
 
 
 def test_seeds_differ_by_episode_and_not_by_plan() -> None:
