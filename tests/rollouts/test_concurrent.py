@@ -163,6 +163,20 @@ def test_taking_only_some_rollouts_stops_the_rest(hospital: World) -> None:
     assert agent.closed == 1 and agent.at_once == 0 and agent.completions < 200
 
 
+def test_a_run_does_not_hurry_far_ahead_of_its_caller(hospital: World) -> None:
+    agent = Slow(0.0)
+    running = run(ENV_ID, agent, tasks="01", variations="0-900", concurrency=2, world=hospital)
+    next(running)
+    for _ in range(400):  # the first rollout counts until the caller asks for the next one
+        time.sleep(0.01)
+        if agent.completions >= 16:
+            break
+    time.sleep(0.1)
+    assert agent.completions == 16  # four episodes for each of two, with two completions each
+    assert len(list(islice(running, 20))) == 20
+    running.close()  # type: ignore[attr-defined]
+
+
 def test_resume_runs_only_missing_episodes_of_the_same_run(hospital: World, tmp_path: Path) -> None:
     path, agent = tmp_path / "r.jsonl", Failing(InfraError("down"), 9)
     choice: dict[str, Any] = {"tasks": "01", "variations": "0-7"}

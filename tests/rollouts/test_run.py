@@ -176,6 +176,24 @@ def test_an_agents_own_bug_in_a_worker_is_not_hidden(hospital: World) -> None:
     assert "ZeroDivisionError" in str(told.value.__cause__)
 
 
+class FailingLater(IdleAgent):
+    """An agent that raises an exception in its fourth episode."""
+
+    episodes = 0
+
+    def act(self, observation: str) -> str:
+        self.episodes += 1
+        return "FINISH([])" if self.episodes < 4 else str(1 / 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rollouts_before_an_error_are_kept(hospital: World, workers: int) -> None:
+    found: list[Rollout] = []
+    with pytest.raises(AgentError, match="task 01, variation 3, step 1: ZeroDivisionError"):
+        found.extend(run(ENV_ID, FailingLater(), tasks="01", variations="0-9", workers=workers, world=hospital))
+    assert [rollout.task.variation for rollout in found] == [0, 1, 2]
+
+
 class Forgetful(IdleAgent):
     """An agent that returns no action."""
 
