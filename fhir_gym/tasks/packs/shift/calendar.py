@@ -252,9 +252,9 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     def met(self, number: int) -> Calendar:
         """Return the calendar before the first write for a request."""
-        return self._in_order(number, self._first_write_for(number))
+        return self._ordered_by_letter(number, self._first_write_for(number))
 
-    def _in_order(self, number: int, write: int) -> Calendar:
+    def _ordered_by_letter(self, number: int, write: int) -> Calendar:
         """Return the calendar before a write, as it would be if requests were handled in the order of their letters.
 
         It lacks what the agent wrote too early, for requests with later letters, and contains what the agent wrote too
@@ -374,7 +374,10 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         def saw_none(seen: int) -> bool:
             if is_none or seen > report:
                 return seen <= report
-            return best(self._in_order(number, seen)) is None and best(self._at_report(seen, report, planned)) is None
+            return (
+                best(self._ordered_by_letter(number, seen)) is None
+                and best(self._at_report(seen, report, planned)) is None
+            )
 
         return bool(looks) and all(any(map(saw_none, sorted(shown))) for shown in looks)
 
