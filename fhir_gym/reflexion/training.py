@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fhir_gym import worlds
-from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, require_agent
+from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, Usage, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.concurrency import run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
@@ -26,8 +25,18 @@ from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.leak_filter import MAX_SITUATION, InstanceData, LeakFilter
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
-from fhir_gym.reflexion.training_folder import AgentBudget, MayContinue, Spending, TrainingFolder
-from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, parse_numbers, plan, run_plan
+from fhir_gym.reflexion.training_folder import ROLES, TrainingFolder, require_budget
+from fhir_gym.rollouts import (
+    Budget,
+    BudgetTracker,
+    EpisodeSpec,
+    Prices,
+    Rollout,
+    RunPlan,
+    parse_numbers,
+    plan,
+    run_plan,
+)
 from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks import Variation, find_task, get_pack, task_set
 from fhir_gym.types import Json, Phrasing
@@ -76,8 +85,8 @@ class EpisodeFacts:
     def numbers(self, rollout: Rollout | None = None) -> frozenset[str]:
         """Return the numbers in the prompt's values, in the answer and in the expected results."""
         texts = [*self.values.values(), *(_texts(_outcome(rollout)) if rollout is not None else ())]
-        numbers = {number for text in texts for number in _NUMBER.findall(text)}
-        return frozenset(number for number in numbers if "." in number or int(number) >= _SMALLEST)
+        found = {number for text in texts for number in _NUMBER.findall(text)}
+        return frozenset(number for number in found if "." in number or int(number) >= _SMALLEST)
 
 
 def people_of(world: World) -> InstanceData:
@@ -134,7 +143,7 @@ def _texts(value: Json) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [text for element in value for text in _texts(element)]
+        return [text for one in value for text in _texts(one)]
     if isinstance(value, bool) or value is None:
         return []
     return [str(value)]
@@ -202,7 +211,6 @@ class _Reader(_Lessons):
         return self._agent.act(first or observation)
 
 
-T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Show the progress: steps done, all steps, a short text."""
 
@@ -218,7 +226,8 @@ def train_memory(
     episodes: Iterable[tuple[str, str, int, int | None]] | None = None,
     agent: Agent | ConcurrentAgent | None = None,
     progress: Progress = no_progress,
-    may_continue: MayContinue | None = None,
+    budget: BudgetTracker | None = None,
+    prices: Mapping[str, Prices | None] | None = None,
 ) -> Memory:
     """Train a memory and write it to a file.
 
@@ -235,8 +244,8 @@ def train_memory(
         episodes: Env id, task, variation and phrasing of each training episode; None for the episodes of the config.
         agent: The agent; None for a `ChatAgent` with the config's model.
         progress: Called after each episode and each review.
-        may_continue: Called with the tokens spent so far by role, before each episode and each request of the
-            evaluator and the reflector. If it returns False, the training stops.
+        budget: The budget of a larger project, which has counted what the training spent before.
+        prices: Prices of each role's model in that budget; None for the prices of the budget.
 
     Raises:
         TaskError: A variation is not a training variation.
@@ -250,18 +259,19 @@ def train_memory(
     actor = require_agent(agent) if agent is not None else config.make_agent()
     identity = config.identity() | {
         "player": {"name": actor.name, "settings": dict(actor.settings)},
-        "episodes": [[episode.env_id, episode.task, episode.variation, episode.phrasing] for episode in chosen],
+        "episodes": [[one.env_id, one.task, one.variation, one.phrasing] for one in chosen],
     }
     with TrainingFolder(Path(out), identity) as folder, ExitStack() as stack:
-        finished = folder.finished()
-        if finished is not None:
-            return finished
+        known = folder.finished()
+        if known is not None:
+            return known
         embedder = config.make_embedder()
         embedder.record()  # fails at once if the embedder cannot be used
-        env_ids = tuple(dict.fromkeys(episode.env_id for episode in chosen))
+        env_ids = tuple(dict.fromkeys(one.env_id for one in chosen))
         opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}
-        spending = Spending(folder.usage(), config.tokens, may_continue)
-        training = _Training(config, folder, spending, actor, chosen, opened, tools, progress)
+        tracker = BudgetTracker(Budget(tokens=config.tokens), budget, sum(folder.usage().values(), Usage()))
+        budgets = {role: BudgetTracker(Budget(prices=(prices or {}).get(role)), tracker) for role in ROLES}
+        training = _Training(config, folder, tracker, budgets, actor, chosen, opened, tools, progress)
         memory = training.run(embedder)
         memory.save(out)
         return memory
@@ -275,30 +285,20 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
         TrainingError: There is no episode, or a variation has two phrasings.
         UnknownNameError: A task does not exist.
     """
-    episodes_by_name: dict[VariationName, TrainingEpisode] = {}
+    found: dict[VariationName, TrainingEpisode] = {}
     for env_id, task, variation, phrasing in episodes:
         find_task(task_set(env_id), task)
         EpisodeConfig(env_id, split="train").require_variations([variation])
-        episode = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
-        if episodes_by_name.setdefault(_name(episode), episode) != episode:
+        one = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
+        if found.setdefault(_name(one), one) != one:
             raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")
-    if not episodes_by_name:
+    if not found:
         raise TrainingError("there are no training episodes")
-    return list(episodes_by_name.values())
+    return list(found.values())
 
 
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also inside a running event loop such as a notebook's."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
-def _name(episode: TrainingEpisode) -> VariationName:
-    return VariationName(episode.env_id, episode.task, episode.variation)
+def _name(one: TrainingEpisode) -> VariationName:
+    return VariationName(one.env_id, one.task, one.variation)
 
 
 @dataclass
@@ -307,7 +307,8 @@ class _Training:
 
     config: MemoryTrainingConfig
     folder: TrainingFolder
-    spending: Spending
+    tracker: BudgetTracker
+    budgets: Mapping[str, BudgetTracker]
     agent: Agent | ConcurrentAgent
     episodes: Sequence[TrainingEpisode]
     worlds: Mapping[str, World]
@@ -322,48 +323,45 @@ class _Training:
         """Play, review and reflect all trials."""
         config = self.config
         facts = {
-            _name(episode): EpisodeFacts.of(*_name(episode), episode.phrasing, self.worlds[episode.env_id])
-            for episode in self.episodes
+            _name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes
         }
         self._people = {env_id: people_of(world) for env_id, world in self.worlds.items()}
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
         leak_filter = LeakFilter(guarded, public_texts(self.worlds))
-        reviewer = Reviewer(config, self.folder.journal(), self.spending, self.tools)
+        reviewer = Reviewer(config, self.folder.journal(), self.budgets, self.tools)
         left = list(self.episodes)
         for trial in range(1, config.trials + 1):
             if not left:
                 break
             rollouts = self._play(trial, left)
-            reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
-            for episode, rollout, review in zip(left, rollouts, reviews, strict=True):
-                reflections = self._reflections(episode, trial, rollout, review, facts[_name(episode)], leak_filter)
-                self._lessons.setdefault(_name(episode), []).extend(reflections)
-            left = [episode for episode, rollout in zip(left, rollouts, strict=True) if not rollout.success]
+            reviews = run_coroutine(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
+            for one, rollout, review in zip(left, rollouts, reviews, strict=True):
+                found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
+                self._lessons.setdefault(_name(one), []).extend(found)
+            left = [one for one, rollout in zip(left, rollouts, strict=True) if not rollout.success]
         # In the order of the episodes, so that the reflections of a task stand together.
-        written = [reflection for episode in self.episodes for reflection in self._lessons.get(_name(episode), ())]
+        written = [reflection for one in self.episodes for reflection in self._lessons.get(_name(one), ())]
         return self._memory(written, embedder)
 
-    def _facts(self, episode: TrainingEpisode) -> EpisodeFacts:
-        return EpisodeFacts.of(
-            episode.env_id, episode.task, episode.variation, episode.phrasing, self.worlds[episode.env_id]
-        )
+    def _facts(self, one: TrainingEpisode) -> EpisodeFacts:
+        return EpisodeFacts.of(one.env_id, one.task, one.variation, one.phrasing, self.worlds[one.env_id])
 
     def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         """Return the rollouts of a trial in the order of the episodes."""
-        lessons = {name: lessons_text(reflections) for name, reflections in self._lessons.items() if reflections}
+        lessons = {name: lessons_text(found) for name, found in self._lessons.items() if found}
         agent = with_lessons(self.agent, lessons) if trial > 1 else self.agent
         path = self.folder.rollout_file(trial)
         self._done = 0
         with RolloutWriter(path) as writer:
             for env_id, world in self.worlds.items():
-                ours = [episode for episode in episodes if episode.env_id == env_id]
+                ours = [one for one in episodes if one.env_id == env_id]
                 if not ours:
                     continue
                 running = run_plan(
                     self._plan(trial, env_id, ours, world),
                     agent,
                     concurrency=self.config.concurrency,
-                    budget=AgentBudget(self.spending),
+                    budget=self.budgets["agent"],
                     resume=path,
                 )
                 for rollout in running:
@@ -373,43 +371,37 @@ class _Training:
         return self._in_order(trial, episodes)
 
     def _plan(self, trial: int, env_id: str, episodes: Sequence[TrainingEpisode], world: World) -> RunPlan:
-        keys = list(dict.fromkeys(episode.task for episode in episodes))
-        episodes_plan = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
-        phrasings = {
-            (episode.task, episode.variation): episode.phrasing for episode in episodes if episode.phrasing is not None
-        }
-        specs = tuple(EpisodeSpec(episode.task, episode.variation, trial - 1) for episode in episodes)
-        return RunPlan(episodes_plan.config, specs, self.config.seed, named=True, phrasings=phrasings)
+        keys = list(dict.fromkeys(one.task for one in episodes))
+        given = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
+        phrasings = {(one.task, one.variation): one.phrasing for one in episodes if one.phrasing is not None}
+        specs = tuple(EpisodeSpec(one.task, one.variation, trial - 1) for one in episodes)
+        return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
 
     def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
-        rollouts_by_name: dict[VariationName, Rollout] = {}
+        found: dict[VariationName, Rollout] = {}
         for rollout in self.folder.rollouts(trial):
             name = VariationName(rollout.env_id, rollout.task.key, rollout.task.variation)
-            if name not in rollouts_by_name or not rollouts_by_name[name].graded:
-                rollouts_by_name[name] = rollout
-        missing = [episode for episode in episodes if _name(episode) not in rollouts_by_name]
-        failed = [
-            episode
-            for episode in episodes
-            if _name(episode) in rollouts_by_name and not rollouts_by_name[_name(episode)].graded
-        ]
+            if name not in found or not found[name].graded:
+                found[name] = rollout
+        missing = [one for one in episodes if _name(one) not in found]
+        failed = [one for one in episodes if _name(one) in found and not found[_name(one)].graded]
         if failed:
-            error = rollouts_by_name[_name(failed[0])].error
+            error = found[_name(failed[0])].error
             raise InfraError(
                 f"{len(failed)} training episodes have no verdict, the first one because of: {error}. "
                 "The others are kept: run the training again to continue"
             )
         if missing:
-            self.spending.require_budget()
+            require_budget(self.tracker)
             raise TrainingError(f"{len(missing)} training episodes were not played")
-        return [rollouts_by_name[_name(episode)] for episode in episodes]
+        return [found[_name(one)] for one in episodes]
 
     def _on_review(self, trial: int, total: int) -> Callable[[int], None]:
         return lambda done: self.progress(done, total, f"trial {trial}: reviews")
 
     def _reflections(
         self,
-        episode: TrainingEpisode,
+        one: TrainingEpisode,
         trial: int,
         rollout: Rollout,
         review: Review,
@@ -424,17 +416,17 @@ class _Training:
             return []
         self.counts.update(f"dropped: {reason}" for reason in review.lessons.dropped)
         own, numbers = facts.names_and_ids(rollout), facts.numbers(rollout)
-        own.update(self._people[episode.env_id])
+        own.update(self._people[one.env_id])
         source = Provenance(
-            env_id=episode.env_id,
-            task=episode.task,
-            variation=episode.variation,
+            env_id=one.env_id,
+            task=one.task,
+            variation=one.variation,
             phrasing=rollout.task.phrasing,
             trial=trial,
             success=bool(rollout.success),
         )
         situation = leak_filter.apply(facts.request, own, numbers, MAX_SITUATION)
-        reflections: list[Reflection] = []
+        found: list[Reflection] = []
         for lesson in review.lessons.lessons:
             filtered = leak_filter.apply(lesson.text, own, numbers)
             refusal = filtered.refusal
@@ -446,12 +438,12 @@ class _Training:
             self.counts.update(placeholders=filtered.replaced)
             common = {"text": filtered.text, "source": source}
             if lesson.resource_type is None:
-                reflections.append(Reflection(kind="macro", situation=situation.text, **common))
+                found.append(Reflection(kind="macro", situation=situation.text, **common))
             else:
-                reflections.append(
+                found.append(
                     Reflection(kind="micro", resource_type=lesson.resource_type, operation=lesson.operation, **common)
                 )
-        return reflections
+        return found
 
     def _memory(self, written: Sequence[Reflection], embedder: Embedder) -> Memory:
         kept = Deduplicator(embedder, self.config.similarity).merge(written)

@@ -41,8 +41,8 @@ from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
 _MINUTES = (15, 30, 45, 60, 90, 120, 180, 240, 360)
-_WINDOWS = 150
-"""Number of questions that are drawn for a request."""
+_WINDOWS = 60
+"""Number of windows that are drawn for a patient."""
 _FEWEST_RULES = {"number": 3, "names": 3, "longest": 2}
 """Number of rules that must make a difference to a question."""
 
@@ -91,15 +91,15 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
             outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
             for outcome in dict.fromkeys(outcomes)
         }
-        overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
-        requests: list[ContactRequest] = []
+        overlaps = {one.id: hospital.overlaps(one.id) for one in scene.people}
+        found: list[ContactRequest] = []
         for outcome in outcomes:
-            used = [request.ask.patient for request in requests]
+            used = [one.ask.patient for one in found]
             request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
             if request is None:
                 return None
-            requests.append(request)
-        return tuple(requests)
+            found.append(request)
+        return tuple(found)
 
     @override
     def resources(self, scene: WardScene, world: World) -> list[Resource]:
@@ -108,7 +108,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     @override
     def text(self, ask: ContactContent, wording: int) -> str:
         who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
-        first, last = (moment[:16].replace("T", " ") for moment in (ask.first, ask.last))
+        first, last = (one[:16].replace("T", " ") for one in (ask.first, ask.last))
         words = {
             "number": (
                 f"How many patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
@@ -137,18 +137,16 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(
-        self, ask: ContactContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
+    def solve(self, ask: ContactContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = patients[0]["id"]
         window = (f"gt{ask.first}", f"lt{ask.last}")
         query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
-        resources = yield from search_all("/Encounter", query)
-        mine = [encounter for encounter in resources if encounter["resourceType"] == "Encounter"]
-        places = [location for location in resources if location["resourceType"] == "Location"]
+        found = yield from search_all("/Encounter", query)
+        mine = [one for one in found if one["resourceType"] == "Encounter"]
+        places = [one for one in found if one["resourceType"] == "Location"]
         rooms = sorted({*parse_rooms(places).values()})
         if not rooms:
             return NO_CONTACT
@@ -157,10 +155,8 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         include = {"_include": "Encounter:patient"} if ask.measure == "names" else {}
         query = {"location": ",".join(beds), "date": window, "_count": "200", **include}
         others = yield from search_all("/Encounter", query)
-        names = {resource["id"]: _full_name(resource) for resource in others if resource["resourceType"] == "Patient"}
-        encounters = {
-            encounter["id"]: encounter for encounter in (*mine, *others) if encounter["resourceType"] == "Encounter"
-        }
+        names = {one["id"]: _full_name(one) for one in others if one["resourceType"] == "Patient"}
+        encounters = {one["id"]: one for one in (*mine, *others) if one["resourceType"] == "Encounter"}
         own_rooms = {room: room for room in rooms}
         hospital = Hospital(
             [*map(parse_visit, encounters.values())], {**parse_rooms(places), **own_rooms}, parse_parents(places), now
@@ -179,8 +175,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     ) -> list[Judgement]:
         hospital = Hospital(scene.visits, scene.rooms, scene.parents, parse_instant(scene.now))
         return [
-            judge_contacts(request, scene, hospital, log, answer)
-            for request, answer in zip(requests, answers, strict=True)
+            judge_contacts(one, scene, hospital, log, answer) for one, answer in zip(requests, answers, strict=True)
         ]
 
 
@@ -197,7 +192,7 @@ def _draw_request(
     used: Collection[Named],
     outcome: str,
 ) -> ContactRequest | None:
-    """Draw patients and windows until the question has an outcome; None if that does not happen.
+    """Draw a patient, and windows until the question has an outcome; None if no patient has it.
 
     Args:
         rng: Random generator.
@@ -208,22 +203,24 @@ def _draw_request(
         outcome: The outcome; ``done`` stands for any value.
     """
     measure, full_names = rng.choice(MEASURES), names_of(scene.people)
-    left = [name for name in names if name[0] not in used] or names
-    for _ in range(_WINDOWS if left else 0):
-        name, ids = rng.choice(left)
-        hours = rng.choice(scene.hours)
-        this_hour = parse_instant(scene.now).replace(minute=0, second=0)
-        start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
-        ask = ContactContent(
-            patient=name,
-            measure=measure,
-            first=instant(start),
-            last=instant(start + timedelta(hours=hours)),
-            minutes=1 if measure == "longest" else rng.choice(_MINUTES),
-        )
-        drawn = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
-        if drawn:
-            return ContactRequest(ask=ask, outcome=drawn, patients=ids, **target_among(ids, scene.people))
+    left = [one for one in names if one[0] not in used] or names
+    this_hour = parse_instant(scene.now).replace(minute=0, second=0)
+    for name, ids in rng.sample(left, len(left)):  # the patient first, so that all are equally likely
+        for _ in range(_WINDOWS):
+            hours = rng.choice(scene.hours)
+            start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
+            ask = ContactContent(
+                patient=name,
+                measure=measure,
+                first=instant(start),
+                last=instant(start + timedelta(hours=hours)),
+                minutes=1 if measure == "longest" else rng.choice(_MINUTES),
+            )
+            value = outcome
+            if len(ids) == 1:
+                value = _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
+            if value:
+                return ContactRequest(ask=ask, outcome=value, patients=ids, **target_among(ids, scene.people))
     return None
 
 
@@ -233,13 +230,13 @@ def _outcome(
     patient: str,
     overlaps: Sequence[Overlap],
     names: Mapping[str, str],
-    intended: str,
+    wanted: str,
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    actual = outcome_of(ask, overlaps, names)
-    if (actual == NO_CONTACT) != (intended == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+    found = outcome_of(ask, overlaps, names)
+    if (found == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
         return ""
-    return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
+    return found if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 
 
 class ContactsLevel1(StaticShift, requests=Contacts(), level=1):

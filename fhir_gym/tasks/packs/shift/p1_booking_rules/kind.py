@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
@@ -50,7 +50,14 @@ from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
     slots_within_limits,
     values_for,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    choose_by_patient,
+    ids_of,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -74,10 +81,8 @@ from fhir_gym.types import Resource
 
 _TRIES, _MORE_TRIES = 8, 12
 """Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
-_MOST_TRIED = 6
-"""Number of patients for whom a request is sought that a mistake would change."""
-_SEQUENCES = 5
-"""Number of sequences of outcomes that are tried after the first request."""
+_BY_RULES = (DONE, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+"""The outcomes that the patient's name alone does not decide."""
 _LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
 _WITHOUT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {_LAST_DAY_IGNORED: {"last_day": date.max}, _WEEKS_IGNORED: {"full_weeks": frozenset[date]()}}
@@ -98,7 +103,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
-    depending = (DONE,)
+    depending = (DONE, NO_FREE_TIME)
     minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
@@ -144,8 +149,8 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
             per_day=5,
         )
         clinic = _with_history(rng, ids, drawn)
-        offered = [*dict.fromkeys(practitioner.service for practitioner in clinic.practitioners)]
-        other = rng.choice([service for service in SERVICES if service not in offered])
+        offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]
+        other = rng.choice([one for one in SERVICES if one not in offered])
         library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents, soon=size.amended_at)
         return PolicyClinicScene(**dict(clinic), library=library)
 
@@ -158,24 +163,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
-        first = outcomes[0]
-        if dependent is None or first in BY_NAME:
-            chooser = _Chooser(rng, scene)
-            return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
-        # Every patient of the first request is equally likely. So the patient stays, and the outcomes change: not every
-        # outcome is possible for every patient, nor is every sequence of outcomes after it.
-        names = names_for(rng, scene.people, first)
-        others = [outcome for outcome in (DONE, *self.codes) if outcome not in {first, *BY_NAME}]
-        possible = [first, *rng.sample(others, len(others))]
-        for _ in range(_SEQUENCES):
-            chooser = _Chooser(rng, scene)
-            first = chooser.add_first(names, possible)
-            while outcomes[0] != first:
-                outcomes, dependent = self.draw_chain(rng, len(outcomes))
-            if self.add_requests(chooser.add, outcomes[1:], dependent and dependent - 1):
-                return tuple(chooser.found)
-            outcomes, dependent = self.draw_chain(rng, len(outcomes))
-        return None
+        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -190,31 +178,22 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(
-        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
+    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
-        if not looked_up:
-            looked_up["place"] = yield from look_up_place(rule_values["place"])
-            looked_up["library"] = yield from read_library((BOOKING,))
-        place: PlaceRecords = looked_up["place"]
-        library: Library = looked_up["library"]
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+            known["library"] = yield from read_library((BOOKING,))
+        place: PlaceRecords = known["place"]
+        library: Library = known["library"]
         mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
-        coming = [
-            appointment
-            for appointment in mine
-            if appointment["status"] in COMING and appointment["start"] > instant(now)
-        ]
-        if any(place.service_of(appointment) == ask.service for appointment in coming):
+        coming = [one for one in mine if one["status"] in COMING and one["start"] > instant(now)]
+        if any(place.service_of(one) == ask.service for one in coming):
             return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(rule_values, now))
-        attended = [
-            Attendance(appointment["start"], appointment["status"], place.service_of(appointment) == ask.service)
-            for appointment in mine
-        ]
+        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(given, now))
+        attended = [Attendance(one["start"], one["status"], place.service_of(one) == ask.service) for one in mine]
         limits = PolicyLimits.of(values, now.date(), attended)
         if limits is None:
             return NOT_ALLOWED
@@ -224,13 +203,11 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
             "status": "free",
             "_count": "200",
         }
-        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
+        occupied = [one for one in mine if one["status"] in OCCUPIED]
         for _ in range(MOST_BOOKINGS):
             slots = yield from search_all("/Slot", query)
-            possible = [
-                slot for slot in slots if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot))
-            ]
-            fitting = [slot for slot in possible if not overlaps(slot, occupied)]
+            possible = [one for one in slots if place.meets(ask, one) and limits.suits(one["start"], minutes_of(one))]
+            fitting = [one for one in possible if not overlaps(one, occupied)]
             if not fitting:
                 break
             if (yield from place.book(place.first(fitting), patient)):
@@ -249,21 +226,21 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
 def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:
     """Add earlier appointments in slots that have no appointment; those that took place are fulfilled."""
     visits = list(clinic.visits)
-    used = {visit.slot.id for visit in visits}
-    past = [slot for slot in clinic.slots if slot.start < clinic.now and slot.id not in used]
+    used = {one.slot.id for one in visits}
+    past = [one for one in clinic.slots if one.start < clinic.now and one.id not in used]
     rng.shuffle(past)
     for person in clinic.people:
-        mine = [visit.slot for visit in visits if visit.patient == person.id]
+        mine = [one.slot for one in visits if one.patient == person.id]
         for _ in range(rng.choice(_EARLIER)):
-            slot = next((slot for slot in past if not any(overlap(slot, other) for other in mine)), None)
+            slot = next((one for one in past if not any(overlap(one, other) for other in mine)), None)
             if slot is None:
                 break
             past.remove(slot)
             mine.append(slot)
             status = rng.choice((FULFILLED, FULFILLED, FULFILLED, MISSED, MISSED, "cancelled"))
             visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
-    visits = [_as_ended(visit) if visit.slot.start < clinic.now else visit for visit in visits]
-    final = {slot.id: slot for slot in clinic.slots} | {visit.slot.id: visit.slot for visit in visits}
+    visits = [_as_ended(one) if one.slot.start < clinic.now else one for one in visits]
+    final = {one.id: one for one in clinic.slots} | {one.slot.id: one.slot for one in visits}
     return clinic.model_copy(update={"slots": tuple(final.values()), "visits": tuple(visits)})
 
 
@@ -280,38 +257,49 @@ class _Chooser:
     Args:
         rng: Random generator.
         scene: The place and the policies.
+        names: The patients, in random order. The first of them get requests.
+        outcomes: The outcomes of all requests.
     """
 
-    def __init__(self, rng: random.Random, scene: PolicyClinicScene) -> None:
+    def __init__(
+        self, rng: random.Random, scene: PolicyClinicScene, names: Sequence[Named], outcomes: Sequence[str]
+    ) -> None:
         self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
+        count = sum(outcome not in BY_NAME for outcome in outcomes)
+        self._names, self._spare = [*names[:count]], [*names[count:]]
         now = parse_instant(scene.now)
-        self._libraries = {"": scene.library} | {
-            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
-        }
+        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values: dict[tuple[str, str], dict[str, str]] = {}
         self._seen: dict[tuple[str, str], FixedCalendar] = {}
         self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
-        self._services = sorted({practitioner.service.display for practitioner in scene.practitioners})
-        self.found: list[BookingRequest] = []
-
-    def add_first(self, names: Sequence[Named], outcomes: Sequence[str]) -> str:
-        """Choose the first request: about the first patient who can have one of the outcomes; return the outcome."""
-        for name in names:
-            for outcome in outcomes:
-                mistakes = (self._draw_mistake(outcome), "", "", "")
-                if self._add((name, outcome, mistake) for mistake in mistakes):
-                    return outcome
-        raise TaskError("a scene of booking rules has no patient whose request has an outcome")
+        self._services = sorted({one.service.display for one in scene.practitioners})
+        self.requests: list[BookingRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
-        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        used = [request.ask.patient for request in self.found]
-        names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
+        """Add a request about one of the patients, and return whether that succeeds.
+
+        Args:
+            outcome: The outcome. The patient may have another one if it is not possible and nothing depends on it.
+            depends: Whether the outcome must depend on an earlier request.
+        """
+        if outcome in BY_NAME:
+            used = [request.ask.patient for request in self.requests]
+            names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
+            return self._add((name, outcome, "") for name in names)
         if depends:
-            return self._add((name, outcome, EARLIER_REQUESTS_IGNORED) for name in names)
-        mistake = self._draw_mistake(outcome)
-        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
-        return self._add([(name, outcome, mistake) for name in tried] + [(name, outcome, "") for name in names])
+            choices = [(outcome, EARLIER_REQUESTS_IGNORED) for outcome in dict.fromkeys((outcome, DONE, NO_FREE_TIME))]
+            return any(self._add_for(name, choices) for name in [*self._names])
+        others = [other for other in _BY_RULES if other != outcome]
+        outcomes = [outcome, *self._rng.sample(others, len(others))]
+        choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
+        return any(self._add_for(name, choices) for name in [*self._names, *self._spare])
+
+    def _add_for(self, name: Named, choices: Iterable[tuple[str, str]]) -> bool:
+        """Add the first possible request about a patient with one of these outcomes and mistakes."""
+        is_added = self._add((name, outcome, mistake) for outcome, mistake in choices)
+        if is_added:
+            (self._names if name in self._names else self._spare).remove(name)
+        return is_added
 
     def _draw_mistake(self, outcome: str) -> str:
         """Draw the mistake that should change a request with an outcome."""
@@ -323,7 +311,7 @@ class _Chooser:
         request = next((request for choice in choices if (request := self._draw(*choice))), None)
         if request is None:
             return False
-        self.found.append(request)
+        self.requests.append(request)
         if request.outcome == DONE:
             _, slot = self._decide(request.ask, request.patients[0])
             assert slot is not None
@@ -338,8 +326,7 @@ class _Chooser:
         Returns None if that does not happen.
         """
         ids = ids_of(name, self._scene.people)
-        for _ in range(_MORE_TRIES if mistake in (EARLIER_REQUESTS_IGNORED, *_WITHOUT) else _TRIES):
-            ask = self._ask(name)
+        for ask in self._asks(name, mistake):
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
                 aimed = target_among(ids, self._scene.people)
                 return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
@@ -354,9 +341,17 @@ class _Chooser:
         }
         del wishes["minutes"]  # policies limit the length
         chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
-        return BookingContent(
-            patient=name, service=rng.choice(self._services), **{wish: wishes[wish] for wish in chosen}
-        )
+        return BookingContent(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+
+    def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
+        """Draw what a patient may ask for."""
+        if mistake == EARLIER_REQUESTS_IGNORED:  # who asks for the same as an earlier patient may compete for a slot
+            earlier = [request.ask for request in self.requests if request.outcome == DONE]
+            similar = [other for ask in earlier for other in (ask, *ask.without_one_wish())]
+            for ask in self._rng.sample(similar, len(similar)):
+                yield ask.model_copy(update={"patient": name})
+        for _ in range(_MORE_TRIES if mistake in _WITHOUT else _TRIES):
+            yield self._ask(name)
 
     def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
         """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
@@ -365,7 +360,7 @@ class _Chooser:
             return False
         if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
             return any(True for _ in slots_within_limits(ask, patient, self._scene))
-        return outcome != DONE or all(self._decide(booking, patient) != result for booking in ask.without_one_wish())
+        return outcome != DONE or all(self._decide(one, patient) != result for one in ask.without_one_wish())
 
     def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
         """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
