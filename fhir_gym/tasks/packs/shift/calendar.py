@@ -274,11 +274,13 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
             return self.before(write)
         earlier, later = (frozenset().union(*some) for some in (self.claimed[:number], self.claimed[number + 1 :]))
         early = later - earlier - self.claimed[number]
-        writes = [one for one in self._writes if one.number < write and not (one.by_agent and one.record in early)]
-        states = {one.record: one.after for one in writes}
+        writes = [
+            other for other in self._writes if other.number < write and not (other.by_agent and other.record in early)
+        ]
+        states = {other.record: other.after for other in writes}
         for records in self.claimed[:number]:
             own = records - self.claimed[number]
-            if any(one.record in own for one in self.log.writes_of_agent) and not states.keys() & own:
+            if any(other.record in own for other in self.log.writes_of_agent) and not states.keys() & own:
                 states |= {record: self.log.at_end(record) for record in sorted(own & self.log.touched)}
         return self._with(states)
 
