@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import Gold, get_pack
 from fhir_gym.tasks.packs.shift.kind import Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk

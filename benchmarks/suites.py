@@ -21,9 +21,9 @@ from typing import Any
 from fhir_gym import suites
 from fhir_gym.actions import Finish
 from fhir_gym.agents import Agent, EpisodeContext, make_agent
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
 from fhir_gym.files import write_file
+from fhir_gym.observations import read_response
 from fhir_gym.soundness.flawed_policies import careless_policies, flawed_policies
 from fhir_gym.soundness.near_misses import near_misses
 from fhir_gym.soundness.policy_groups import Group

@@ -12,6 +12,7 @@ from fhir_gym.arguments import require_name, require_phrasing_type, require_url,
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
+from fhir_gym.observations import OBSERVATIONS, Observations
 from fhir_gym.tasks import (
     DEFAULT_SPLIT,
     GRADINGS,
@@ -44,6 +45,7 @@ class EpisodeSettings(TypedDict, total=False):
     max_steps: int | None
     level: int | None
     dials: Mapping[str, float]
+    observations: Observations
     task_file: str | Path | None
     funcs_file: str | Path | None
     split: str | None
@@ -69,6 +71,7 @@ class EpisodeConfig:
         level: Only the pack's tasks of this level; None for all tasks. Most packs have no levels.
         dials: Values of the tasks' dials by name; see `Task.dials`. Only tasks with all of these dials are chosen, and
             their keys contain the values (``day-3+minutes=60``).
+        observations: ``"http"`` for status line and body, or ``"compact"``; see `fhir_gym.observations`.
         task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
         funcs_file: The benchmark's function list, which the prompt then contains.
         split: Name of a split in `fhir_gym.tasks.SPLITS`. No episode may have a variation of another split, and with
@@ -97,6 +100,7 @@ class EpisodeConfig:
     max_steps: int | None = None
     level: int | None = None
     dials: Mapping[str, float] = field(default_factory=dict)
+    observations: Observations = "http"
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
     split: str | None = None
@@ -105,6 +109,7 @@ class EpisodeConfig:
         """Refuse invalid values."""
         require_name("grading", self.grading, GRADINGS)
         require_name("reward rule", self.reward, REWARD_RULES)
+        require_name("form of observations", self.observations, OBSERVATIONS)
         split_numbers(self.split)  # refuses an unknown split
         if self.task_file is not None and self.split not in (None, DEFAULT_SPLIT):
             raise FhirGymError("the tasks of a task file have no splits: leave split out")

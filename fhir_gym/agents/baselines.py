@@ -11,8 +11,8 @@ from typing import Any
 from fhir_gym import tasks
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.agents.protocol import EpisodeContext
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse
 from fhir_gym.types import Json
 

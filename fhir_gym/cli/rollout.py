@@ -84,6 +84,10 @@ def rollout(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
+    observations: Annotated[
+        Literal["http", "compact"],
+        typer.Option(help="Form of the observations. compact: status, total and one resource a line; fewer tokens."),
+    ] = "http",
     task_file: Annotated[
         Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
@@ -121,6 +125,7 @@ def rollout(
         grading=grading,
         reward=reward,
         max_steps=max_steps,
+        observations=observations,
         task_file=task_file,
         funcs_file=funcs_file,
     )

@@ -211,6 +211,7 @@ class EpisodeMetrics:
                 ("grading", rollout.grading),
                 ("reward", rollout.reward_rule),
                 ("max_steps", str(rollout.max_steps)),
+                ("observations", rollout.observations),
                 ("package", rollout.package_version),
             ),
             success=bool(rollout.success) if rollout.graded else None,

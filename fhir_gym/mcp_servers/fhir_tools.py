@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from fhir_gym.actions import GRAMMAR, Invalid, to_request
 from fhir_gym.agents.tool_sources import check_arguments, error_text, function_schema, unknown_tool
-from fhir_gym.episode import format_response
 from fhir_gym.fhir import Session, World
 from fhir_gym.fhir.context import Validation
 from fhir_gym.mcp_servers.sessions import Closable, Ending, SessionTable
 from fhir_gym.mcp_servers.toolset import McpClient, ToolResult
+from fhir_gym.observations import format_response
 
 _ID = {"type": "string", "description": "Id that start_session returned."}
 

@@ -84,6 +84,7 @@ class RunPlan:
             rollout.env_id == config.env_id
             and rollout.seed == self.seed_of(EpisodeSpec(task.key, task.variation, rollout.repeat))
             and (rollout.grading, rollout.reward_rule) == (config.grading, config.reward)
+            and rollout.observations == config.observations
             and rollout.max_steps == (config.step_limit if own is None else config.step_limit_of(own))
             and self.config_of(task.key, task.variation).phrasing in (None, task.phrasing)
             and rollout.world.hash == world.manifest.content_hash

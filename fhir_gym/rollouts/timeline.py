@@ -98,6 +98,7 @@ def replay(rollout: Rollout, world: World) -> Timeline:
         grading=grading,
         world=world,
         max_steps=rollout.max_steps,
+        observations=rollout.observations,
         base_url=base_url_of(rollout),
     ) as episode:
         episode.start()

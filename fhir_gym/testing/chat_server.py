@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from fhir_gym import tasks
 from fhir_gym.actions import GRAMMAR, Action, Finish
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task
 from fhir_gym.testing.fhir import AppServer
 from fhir_gym.types import Json

@@ -12,10 +12,10 @@ from typing import Any
 from zlib import crc32
 
 from fhir_gym.actions import GRAMMAR, Action, Delete, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task, get_task
 from fhir_gym.testing.chat_server import ScriptedReply
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 
 from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import Change, World
 from fhir_gym.fhir.messages import Response
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import Rollout, Turn, run
 from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, base_url_of, replay
 from fhir_gym.tasks import Check

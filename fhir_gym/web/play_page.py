@@ -19,12 +19,12 @@ from starlette.routing import BaseRoute, Route
 from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.arguments import parse_phrasing
-from fhir_gym.episode import read_response
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.http_server import read_body
+from fhir_gym.observations import read_response
 from fhir_gym.printable import JSON_ESCAPES
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.plan import EpisodeSpec

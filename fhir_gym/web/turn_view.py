@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import Response
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.timeline import base_url_of
 from fhir_gym.tasks import Check

@@ -21,10 +21,10 @@ from fhir_gym.agents import ChatAgent, Message, Usage
 from fhir_gym.agents.context_window import ContextWindow, message_tokens
 from fhir_gym.agents.dropping_window import DroppingWindow, make_window
 from fhir_gym.cli._summary import Summary
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError, TrainingError, UnknownNameError
 from fhir_gym.evaluation import EpisodeMetrics
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import ExportSummary, Format, Rollout, Selection, export, read_rollouts, run, write_rollouts
 from fhir_gym.tasks import Gold, LatestResponse, get_task
 from fhir_gym.testing import ChatServer, ScriptedReply

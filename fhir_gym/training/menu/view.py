@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.episode import read_response
+from fhir_gym.observations import read_response
 from fhir_gym.training.menu.prompt import Prompt, read_prompt
 from fhir_gym.training.menu.templates import Variable
 

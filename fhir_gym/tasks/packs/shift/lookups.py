@@ -44,11 +44,15 @@ def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
 
 
 def update(resource: Resource, **changed: Json) -> Action:
-    """Return the update of a resource that the server refuses if somebody else has changed it in the meantime."""
-    version = resource["meta"]["versionId"]
+    """Return the update of a resource that the server refuses if somebody else has changed it in the meantime.
+
+    The resource has no version if observations are compact and nobody else works on the records.
+    """
+    version = resource.get("meta", {}).get("versionId")
+    headers = {} if version is None else {"If-Match": f'W/"{version}"'}
     kept = {name: value for name, value in resource.items() if name != "meta"}
     url = f"/{resource['resourceType']}/{resource['id']}"
-    return Put(url, kept | changed, headers={"If-Match": f'W/"{version}"'})
+    return Put(url, kept | changed, headers=headers)
 
 
 def is_refused(answer: Json) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from fhir_gym import Episode, Step, get_task
 from fhir_gym.actions import Action, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import Gold, LatestResponse
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters

@@ -16,8 +16,7 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -84,6 +83,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
 
     key = "P3"
     title = "Releases of documents"
+    judge_type = ReleaseJudge
     has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
     depending = (ALREADY_DONE,)
@@ -222,12 +222,6 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         # If the agent has not made an earlier release, a request that was already done may end in any other way.
         records = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
         return records.get(request.outcome, [permit, document])
-
-    @override
-    def judge(
-        self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return ReleaseJudge(requests, scene, log, answers).judge()
 
 
 def _of(patient: str, resource_type: str) -> Found:
