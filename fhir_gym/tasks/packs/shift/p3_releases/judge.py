@@ -35,26 +35,30 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
     @cached_property
     def _new(self) -> dict[str, tuple[str, Resource]]:
         """The Communications that the agent created for patients of the scene, each with its patient."""
-        found: dict[str, tuple[str, Resource]] = {}
-        for one in self.log.writes_of_agent:
-            if one.resource_type == "Communication" and one.after is not None and not self.log.at_start(one.record):
-                known = patients_of(one.after, self.base_url) & self.scene.charts.keys()
-                patient = next(iter(sorted(known)), found.get(one.record, ("",))[0])
+        created: dict[str, tuple[str, Resource]] = {}
+        for write in self.log.writes_of_agent:
+            is_release = write.resource_type == "Communication" and not self.log.at_start(write.record)
+            if is_release and write.after is not None:
+                subjects = patients_of(write.after, self.base_url) & self.scene.charts.keys()
+                patient = next(iter(sorted(subjects)), created.get(write.record, ("",))[0])
                 if patient:
-                    found[one.record] = patient, one.after
-        return found
+                    created[write.record] = patient, write.after
+        return created
 
     @cached_property
     def _claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
-        found: list[set[str]] = [set() for _ in self.requests]
-        for record, (patient, made) in self._new.items():
-            mine = [n for n, one in enumerate(self.requests) if patient.removeprefix("Patient/") in one.patients]
-            if mine:
+        claimed: list[set[str]] = [set() for _ in self.requests]
+        for record, (patient, release) in self._new.items():
+            possible = [
+                n for n, request in enumerate(self.requests) if patient.removeprefix("Patient/") in request.patients
+            ]
+            if possible:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
-                best = min(mine, key=lambda n: (-self._fit(n, made), bool(found[n]), self.answers[n] != DONE, n))
-                found[best].add(record)
-        return [frozenset(one) for one in found]
+                fit = {n: self._fit(n, release) for n in possible}
+                best = min(possible, key=lambda n: (-fit[n], bool(claimed[n]), self.answers[n] != DONE, n))
+                claimed[best].add(record)
+        return [frozenset(records) for records in claimed]
 
     def _fit(self, number: int, made: Resource) -> int:
         """Return how many of recipient, department and purpose of a Communication are those of a request."""
@@ -69,19 +73,20 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
         release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
         """
         log, end = self.log, len(self.log.writes)
-        mine = [one.number for one in log.writes if one.record in self._claimed[number]]
-        others = [one for one in self._new if self._new[one][0] == patient and one not in self._claimed[number]]
-        earlier = [one for one in others if any(one in claimed for claimed in self._claimed[:number])]
+        mine = [write.number for write in log.writes if write.record in self._claimed[number]]
+        own = self._claimed[number]
+        others = [record for record, (of, _) in self._new.items() if of == patient and record not in own]
+        earlier = [record for record in others if any(record in claimed for claimed in self._claimed[:number])]
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
         charts: list[Chart] = []
         for moment, releases in moments:
             chart = chart_at(log, self.scene.charts[patient], moment)
-            states = (log.before(one, moment or end) for one in releases)
-            found = Chart(chart.patient, (*chart.records, *(one for one in states if one is not None)))
-            if found not in charts:
-                charts.append(found)
+            states = (log.before(record, moment or end) for record in releases)
+            chart = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
+            if chart not in charts:
+                charts.append(chart)
         return charts
 
     @override
@@ -101,7 +106,7 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
             problems = [*release.problems(made, possible[0].documents)]
             if patients_of(made, self.base_url) != {f"Patient/{request.patients[0]}"}:
                 problems.append({"subject": made.get("subject")})
-            others = [one.display.casefold() for one in self.scene.departments if one != release.department]
+            others = [other.display.casefold() for other in self.scene.departments if other != release.department]
             if any(other in text.casefold() for text in concept_texts(made.get("category")) for other in others):
                 problems.append({"category": made.get("category")})
         return self.done(number, problems, claimed)
@@ -109,21 +114,22 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
     def _rightly_declined(self, number: int, release: Release, decisions: Sequence[Decision]) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request, answer = self.requests[number], self.answers[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        is_absent = patient_not_found(request, self.scene.people, self.log, answer)
+        if is_absent is not None:
+            return is_absent
         return any(
-            answer == one.outcome != DONE and self._knows(request.patients[0], release, one) for one in decisions
+            answer == decision.outcome != DONE and self._knows(request.patients[0], release, decision)
+            for decision in decisions
         )
 
     def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
         """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
         log = self.log
         places = self.scene.library.decisions(RELEASE.code, release.department.code, self._now)
-        if not log.has_seen([f"DocumentReference/{places[one].document}" for one in sorted(decision.points)]):
+        if not log.has_seen([f"DocumentReference/{places[point].document}" for point in sorted(decision.points)]):
             return False
         if decision.records:
-            return any(one in log.seen or one in self._new for one in decision.records)
+            return any(record in log.seen or record in self._new for record in decision.records)
         if decision.outcome == NOTHING_TO_DO:
             return bool(log.lookups_of(release.missing_document(patient, self.scene)))
         return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self.scene)))
