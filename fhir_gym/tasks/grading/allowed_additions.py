@@ -141,11 +141,7 @@ def usual_details(resource_type: str, present: str) -> dict[str, Json]:
     return {name: value for name, value in known.items() if name in BY_RECORD.get(resource_type, {})}
 
 
-WITHOUT_EFFECT: Mapping[str, Rule] = {
-    "active": (True,),
-    "doNotPerform": (False,),
-    "verificationStatus": ("confirmed",),
-}
+WITHOUT_EFFECT: Mapping[str, Rule] = {"active": (True,), "doNotPerform": (False,), "verificationStatus": ("confirmed",)}
 """Values with which a modifier element changes nothing, in records of types that `BY_RECORD` does not list."""
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
