@@ -152,7 +152,7 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError):  # such as a missing file or a full disk
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said} (a bug in fhir_gym; set FHIR_GYM_DEBUG=1 for a traceback)"
+    return f"{type(error).__name__}: {said} (a bug in fhir_gym or in a pack; set FHIR_GYM_DEBUG=1 for a traceback)"
 
 
 @contextmanager

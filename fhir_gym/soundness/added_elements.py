@@ -19,7 +19,7 @@ from fhir_gym.soundness.policy_runner import Policy, script
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.core.task import Task
-from fhir_gym.tasks.grading.allowed_additions import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule
+from fhir_gym.tasks.grading.allowed_additions import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, WITHOUT_EFFECT, Rule
 from fhir_gym.tasks.grading.unrequested_content import elements_of
 from fhir_gym.types import Json, Resource
 
@@ -113,7 +113,7 @@ class _Maker:
                 if name not in part and f"{path}{name}" not in self._asked and not _excluded(element, part):
                     if name == "minutesDuration" and "end" not in part:
                         continue  # without an end time, any duration is right
-                    added[name] = [*self._against(content, element, closed=new and content in BY_RECORD)]
+                    added[name] = [*self._against(content, element, new=new)]
             if "modifierExtension" in elements:
                 added["modifierExtension"] = [[_UNKNOWN]]
             if content == "Reference" and "identifier" not in part:
@@ -125,15 +125,16 @@ class _Maker:
                 for value in values:
                     yield f"{path}{name} = {value!r}", _with(body, place, name, value)
 
-    def _against(self, content: str, element: Element, *, closed: bool) -> Iterator[Json]:
+    def _against(self, content: str, element: Element, *, new: bool) -> Iterator[Json]:
         """Yield values for an element that change the meaning of the record."""
-        name = element.name
+        name, closed = element.name, new and content in BY_RECORD
         if name in _NOT_TRIED and name not in BY_DATA_TYPE.get(content, {}):
             return
         table = BY_RECORD[content] if closed else BY_DATA_TYPE.get(content, {})
-        rule = table.get(name) or (EVERYWHERE.get(name) if closed else None)
+        changes = (new or content in DATA_TYPES) and name in modifiers(content)
+        rule = table.get(name) or (EVERYWHERE if closed else WITHOUT_EFFECT if changes else {}).get(name)
         if rule is None:
-            if closed or (content in DATA_TYPES and name in modifiers(content)):
+            if closed or changes:
                 yield _listed(element, _sample(element))
         elif isinstance(rule, tuple):
             other = next(iter(_other_than(rule, element)), None)

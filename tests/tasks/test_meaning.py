@@ -25,6 +25,7 @@ ASKED = {
     "MedicationRequest": get_task("FHIRAgent/MedAgentBench-v0", "05").requested_elements["MedicationRequest"],
     "Observation": get_task("FHIRAgent/MedAgentBench-v0", "03").requested_elements["Observation"],
     "Appointment": get_task("FHIRAgent/Appointment-v0", "14a").requested_elements["Appointment"],
+    "AllergyIntolerance": ("clinicalStatus", "code", "patient"),  # has no table of neutral elements
 }
 T10, T11, HL7 = "2023-11-20T10:00:00Z", "2023-11-20T12:00:00+01:00", "http://hl7.org/fhir/StructureDefinition"
 MINE, OTHER = {"reference": "Patient/S1"}, {"reference": "Patient/S2"}
@@ -34,6 +35,7 @@ RECORDS: Mapping[str, dict[str, Any]] = {
     "MedicationRequest": {"status": "active", "intent": "order", "subject": MINE, "dosageInstruction": [{}]},
     "Observation": {"status": "final", "subject": MINE, "valueString": "120/80 mmHg"},
     "Appointment": {"status": "booked", "participant": [{"actor": MINE, "status": "accepted"}]},
+    "AllergyIntolerance": {"clinicalStatus": {"text": "active"}, "code": {"text": "Nuts"}, "patient": MINE},
     "Basic": {"code": {"text": "A greeting"}},
 }
 
@@ -67,6 +69,7 @@ def found(kind: str, **added: Any) -> list[str]:
         ("Appointment", {"description": "Visit", "comment": "By phone", "created": "2023-11-13"}),
         ("Appointment", {"start": T10, "end": T11, "minutesDuration": 60}),
         ("Patient", {"extension": [{"url": f"{HL7}/patient-birthPlace", "valueAddress": {"city": "Rome"}}]}),
+        ("AllergyIntolerance", {"verificationStatus": {"text": "confirmed"}, "recordedDate": "1999-01-01"}),
         ("Basic", {"author": OTHER, "created": "1999-01-01"}),
     ],
 )
@@ -113,6 +116,8 @@ def test_neutral(kind: str, added: dict[str, Any]) -> None:
         ("Appointment", {"start": T10, "end": T11, "minutesDuration": 5}, "minutesDuration"),
         ("Patient", {"extension": [{"url": f"{HL7}/replaces", "valueUri": "Patient/2"}]}, "extension.url"),
         ("Patient", {"extension": [{"url": "urn:x", "valueString": "Not a patient"}]}, "extension.valueString"),
+        ("AllergyIntolerance", {"verificationStatus": {"coding": [{"code": "refuted"}]}}, "verificationStatus"),
+        ("AllergyIntolerance", {"recorder": OTHER}, "recorder"),
         ("Basic", {"modifierExtension": []}, "modifierExtension"),
         ("Basic", {"implicitRules": "urn:x"}, "implicitRules"),
         ("Basic", {"identifier": [{"use": "old"}]}, "identifier.use"),

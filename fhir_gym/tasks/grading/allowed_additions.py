@@ -108,6 +108,14 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
         "authoredOn": "today",
         "lastModified": "today",
     },
+    "CommunicationRequest": {
+        **dict.fromkeys(("medium", "encounter", "payload", "requester", "sender"), "anything"),
+        **dict.fromkeys(("reasonCode", "reasonReference", "note"), "anything"),
+        "priority": ("routine",),
+        "doNotPerform": (False,),
+        "occurrenceDateTime": "today",
+        "authoredOn": "today",
+    },
     "Appointment.participant": {"type": "anything", "required": ("required",), "period": "in force"},
 }
 """Neutral elements of records and of their parts, by R4 path."""
@@ -132,6 +140,9 @@ def usual_details(resource_type: str, present: str) -> dict[str, Json]:
     }
     return {name: value for name, value in details.items() if name in BY_RECORD.get(resource_type, {})}
 
+
+WITHOUT_EFFECT: Mapping[str, Rule] = {"active": (True,), "doNotPerform": (False,), "verificationStatus": ("confirmed",)}
+"""Values with which a modifier element changes nothing, in records of types that `BY_RECORD` does not list."""
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
     "Meta": {"security": ("n", "normal", "r", "restricted", "u", "unrestricted", "l", "low", "m", "moderate")},

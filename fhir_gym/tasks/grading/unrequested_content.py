@@ -20,6 +20,7 @@ from fhir_gym.tasks.grading.allowed_additions import (
     BY_RECORD,
     EVERYWHERE,
     REVERSING_EXTENSIONS,
+    WITHOUT_EFFECT,
     Rule,
     fits_vocabulary,
 )
@@ -89,8 +90,9 @@ class _Reader:
             content: R4 type or element path.
             holder: The record, or the part of it.
             prefix: Path of the part.
-            closed: Whether all elements are checked, so that only requested and neutral elements are allowed. If not,
-                only modifier elements inside data types are checked.
+            closed: Whether only requested and neutral elements are allowed; for types that `BY_RECORD` does not list,
+                whether no unrequested modifier elements are allowed. If not, only modifier elements inside data types
+                are checked.
         """
         if content == "Extension" and holder.get("url") in REVERSING_EXTENSIONS:
             yield f"{prefix}url"
@@ -138,8 +140,10 @@ def _rule(content: str, name: str, closed: bool) -> Rule | None:
         return "anything"
     if closed and content in BY_RECORD:
         return BY_RECORD[content].get(name) or EVERYWHERE.get(name)
-    unlisted: Rule | None = None if content in DATA_TYPES and name in modifiers(content) else "anything"
-    return BY_DATA_TYPE.get(content, {}).get(name, unlisted)
+    rules = BY_DATA_TYPE.get(content, {})
+    if (closed or content in DATA_TYPES) and name in modifiers(content):
+        return rules.get(name) or WITHOUT_EFFECT.get(name)
+    return rules.get(name, "anything")
 
 
 def negates(text: str) -> bool:
