@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from fhir_gym.fhir.messages import Request
@@ -64,12 +64,13 @@ class Invalid:
         example: A valid action of the kind that the agent probably meant.
     """
 
+    prefix: ClassVar[str] = "Invalid action: "
     reason: str
     example: str
 
     def text(self) -> str:
         """Return the explanation for the agent."""
-        return f"Invalid action: {self.reason}\nExample of a valid action:\n{self.example}"
+        return f"{self.prefix}{self.reason}\nExample of a valid action:\n{self.example}"
 
 
 def _body_text(body: Json) -> str | None:

@@ -1,8 +1,9 @@
-"""The commands `fhir-gym suites …`."""
+"""The commands `fhir-gym suites …` and `fhir-gym submission check`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,32 @@ from fhir_gym.cli._console import fields, print_json, print_text, progress, tabl
 from fhir_gym.cli._options import JsonOption, SuiteOptions, with_option_groups
 
 app = typer.Typer(help="List and show suites: fixed lists of episodes for evaluations.", no_args_is_help=True)
+submission = typer.Typer(help="Check results of `evaluate` before they are published.", no_args_is_help=True)
+
+
+@submission.command("check")
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `evaluate` wrote.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a result is complete and that its score follows from the recorded actions.
+
+    The actions are performed again on the embedded server. Each problem is one line; the exit code is 1 if there is
+    one.
+
+    Example: fhir-gym submission check runs/gold
+    """
+    from fhir_gym.suites.submission import check_submission
+
+    problems = [*check_submission(folder)]
+    if as_json:
+        print_json({"accepted": not problems, "problems": problems})
+    elif problems:
+        print_text("\n".join(problems))
+    else:
+        print_text(f"{folder}: complete, and every score follows from the recorded actions")
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command("list")

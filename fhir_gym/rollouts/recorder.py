@@ -226,7 +226,8 @@ def _turn(reply: Reply, step: Step) -> Turn:
     error = None
     if step.info["invalid"]:
         parsed = GRAMMAR.parse(action) if isinstance(action, str) else action
-        error = parsed.reason if isinstance(parsed, Invalid) else step.observation.partition("\n")[0]
+        line = step.observation.partition("\n")[0]
+        error = parsed.reason if isinstance(parsed, Invalid) else line.removeprefix(Invalid.prefix)
     return Turn(
         action=encodable(written),
         observation=step.observation,

@@ -151,7 +151,10 @@ def _differences(rollout: Rollout, content: SuiteContent) -> Iterator[str]:
         yield str(error)
         return
     for number, (turn, again) in enumerate(zip(rollout.turns, replayed.turns, strict=True), 1):
-        if turn.observation != again.observation:
+        is_same = turn.observation == again.observation
+        if turn.error is not None:  # the replay shows another example of a valid action
+            is_same = turn.observation.partition("\n")[0] == again.observation.partition("\n")[0]
+        if not is_same:
             yield f"turn {number}: the server answers something else"
             return
     verdict = replayed.verdict

@@ -25,7 +25,6 @@ _PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
 """Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
 _OPEN_ROWS = 12
 """Maximum number of table rows of an answer that is shown unfolded."""
-_INVALID = "Invalid action: "
 """How observations of invalid actions begin, and some recorded reasons."""
 
 
@@ -171,7 +170,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         url=url,
         headers=action.headers if action else (),
         status=_status_text(turn.status),
-        problem="" if turn.error is None else turn.error.removeprefix(_INVALID) or "no reason is recorded",
+        problem="" if turn.error is None else turn.error or "no reason is recorded",
         failed=turn.error is not None or turn.status >= 400,
         body=view_text(action.body, base_url, limits) if action and action.body else None,
         shows_body=not any(write.differences for write in trace.writes),
