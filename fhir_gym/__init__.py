@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fhir_gym.agents import make_agent
     from fhir_gym.episode import Episode, Step
     from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.trainer_api import aplay, play, rows
     from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
     from fhir_gym.suites import evaluate
     from fhir_gym.tasks import Check, Task, Verdict, get_task, task_keys
@@ -37,14 +38,17 @@ __all__ = [
     "Verdict",
     "__version__",
     "agents",
+    "aplay",
     "envs",
     "errors",
     "evaluate",
     "fhir",
     "get_task",
     "make_agent",
+    "play",
     "read_rollouts",
     "rollouts",
+    "rows",
     "run",
     "suites",
     "task_keys",
@@ -61,9 +65,12 @@ _HOMES = {
     "Step": "episode",
     "Task": "tasks",
     "Verdict": "tasks",
+    "aplay": "trainer_api",
     "get_task": "tasks",
     "make_agent": "agents",
+    "play": "trainer_api",
     "read_rollouts": "rollouts",
+    "rows": "trainer_api",
     "evaluate": "suites",
     "run": "rollouts",
     "task_keys": "tasks",

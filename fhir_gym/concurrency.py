@@ -43,7 +43,9 @@ async def finished(future: asyncio.Future[Any]) -> None:
         raise asyncio.CancelledError
 
 
-async def call_in_thread(thread: Executor, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def call_in_thread(
+    thread: Executor | None, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
     """Call a function in a thread and return its result. A cancellation is raised when the function has returned."""
     future = asyncio.get_running_loop().run_in_executor(thread, lambda: function(*args, **kwargs))
     await finished(future)
