@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fhir_gym.agents import make_agent
     from fhir_gym.episode import Episode, Step
     from fhir_gym.episode_config import EpisodeConfig
-    from fhir_gym.trainer_api import aplay, play, rows
     from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
     from fhir_gym.suites import evaluate
     from fhir_gym.tasks import Check, Task, Verdict, get_task, task_keys
+    from fhir_gym.trainer_api import EpisodeRow, aplay, play, rows
 
     __version__: str
 
@@ -32,6 +32,7 @@ __all__ = [
     "Check",
     "Episode",
     "EpisodeConfig",
+    "EpisodeRow",
     "Rollout",
     "Step",
     "Task",
@@ -61,6 +62,7 @@ _HOMES = {
     "Check": "tasks",
     "Episode": "episode",
     "EpisodeConfig": "episode_config",
+    "EpisodeRow": "trainer_api",
     "Rollout": "rollouts",
     "Step": "episode",
     "Task": "tasks",

@@ -67,8 +67,7 @@ class TextEpisode:
 
 
 def episode_metrics(step: Step) -> dict[str, float]:
-    """Return the metrics of the last step of an episode, and its rewards by check."""
+    """Return the metrics of the last step of an episode."""
     info = step.info
     metrics = {"success": info["success"], "steps": info["step"], "invalid_actions": info["invalid_actions"]}
-    checks = {f"check/{name}": reward for name, reward in info["check_rewards"].items()}
-    return {name: float(value) for name, value in {**metrics, "truncated": step.truncated, **checks}.items()}
+    return {name: float(value) for name, value in {**metrics, "truncated": step.truncated}.items()}
