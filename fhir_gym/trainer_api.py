@@ -23,7 +23,7 @@ from fhir_gym.tasks import DEFAULT_SPLIT, get_pack
 from fhir_gym.tasks.core.variation import variation_cache
 from fhir_gym.types import BRIEF, Phrasing
 
-__all__ = ["EpisodeRow", "aplay", "play", "read_row", "rows", "shared_world"]
+__all__ = ["EpisodeRow", "aplay", "play", "read_row", "rollout_metrics", "rows", "shared_world"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -287,6 +287,16 @@ def play(
         asyncio.get_running_loop()
         raise FhirGymError("an event loop runs here: use `await fhir_gym.aplay(...)`")
     return asyncio.run(aplay(row, model=model, base_url=base_url, api_key=api_key, **settings))
+
+
+def rollout_metrics(rollout: Rollout) -> dict[str, float]:
+    """Return the metrics that trainers log about an episode."""
+    return {
+        "success": float(bool(rollout.success)),
+        "steps": float(rollout.steps),
+        "invalid_actions": float(sum(turn.error is not None for turn in rollout.turns)),
+        "truncated": float(rollout.stop_reason != "finished"),
+    }
 
 
 async def _leave_agent(key: Hashable) -> None:
