@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
+from weakref import finalize
 
 from fhir_gym.agents import Completion, Message, Reply
 from fhir_gym.agents.completions import parse_completion
@@ -36,7 +37,7 @@ class TextEpisode:
         with ExitStack() as stack:
             config = replace(config, world=stack.enter_context(shared_world(config)))
             self._episode = stack.enter_context(Episode(config, task=spec.task, variation=spec.variation))
-            self._resources = stack.pop_all()
+            self._close = finalize(self, stack.pop_all().close)  # some frameworks only drop an unfinished episode
 
     def start(self) -> list[Message]:
         """Start the episode; return the messages before the model's first reply."""
@@ -57,7 +58,7 @@ class TextEpisode:
 
     def close(self) -> None:
         """Close the episode. Further calls do nothing."""
-        self._resources.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
