@@ -1,12 +1,20 @@
-"""An agent for AReaL's rollout workflow. It needs the extra ``llm``, and AReaL only in the trainer."""
+"""An agent for AReaL's rollout workflow. Needs AReaL and the extra ``llm``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from fhir_gym.errors import MissingExtraError
+
+try:
+    from areal.infra import workflow_context
+    from areal.utils import stats_tracker
+except ImportError as error:
+    raise MissingExtraError("the integration with AReaL needs: pip install areal 'fhir-gym[llm]'") from error
+
 from fhir_gym.tasks import DEFAULT_SPLIT
-from fhir_gym.trainer_api import aplay
+from fhir_gym.trainer_api import aplay, rollout_metrics
 
 __all__ = ["FHIRWorkflow"]
 
@@ -17,15 +25,15 @@ class FHIRWorkflow:
     AReaL rejects a trajectory whose `run` raises, so a failed server is no reward of 0.
 
     Args:
-        settings: Settings of `fhir_gym.aplay`; the default split is ``train``. Pass ``split="test"`` to the workflow of
-            the evaluation.
+        settings: Settings of `fhir_gym.aplay`. A rollout for training admits only training variations, one for
+            evaluation all.
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._settings = {"model": "default", "split": DEFAULT_SPLIT, **settings}
+        self._settings = settings
 
     async def run(self, data: Mapping[str, Any], **proxy: Any) -> float:
-        """Return the reward of one episode.
+        """Return the reward of one episode, and record its metrics.
 
         Args:
             data: The row.
@@ -35,7 +43,9 @@ class FHIRWorkflow:
         Raises:
             InfraError: The FHIR server or the endpoint failed.
         """
+        split = {} if workflow_context.get().is_eval else {"split": DEFAULT_SPLIT}
         address = {name: proxy.get(name) for name in ("base_url", "api_key")}
-        played = await aplay(data, **address, **self._settings)
+        played = await aplay(data, **{"model": "default", **split, **address, **self._settings})
         assert played.reward is not None  # a rollout of `aplay` has a reward
+        stats_tracker.get(workflow_context.stat_scope()).scalar(**rollout_metrics(played))
         return played.reward

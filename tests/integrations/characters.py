@@ -33,11 +33,13 @@ class CharacterTokenizer:
         messages: Iterable[Mapping[str, Any]],
         add_generation_prompt: bool = False,
         tokenize: bool = True,
+        return_dict: bool = True,
         **_: Any,
     ) -> Any:
         text = "".join(f"\x02{message['role']}\n{message['content']}{EOS}\n" for message in messages)
         text += "\x02assistant\n" if add_generation_prompt else ""
-        return self.encode(text) if tokenize else text
+        ids = self.encode(text)
+        return text if not tokenize else {"input_ids": ids} if return_dict else ids
 
 
 def read_messages(ids: Sequence[int]) -> list[dict[str, str]]:
