@@ -1,59 +1,45 @@
-"""An agent for Agent Lightning. Needs the extra ``agent-lightning``."""
+"""An agent for Agent Lightning 1.0, which runs it in a process of its own. Needs the extra ``llm``.
+
+Rollouts name the class as ``agent_class`` and pass the row as ``env_map={"FHIR_GYM_ROW": "input"}``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import os
 
-from typing_extensions import override
+import httpx
 
-from fhir_gym.errors import FhirGymError, MissingExtraError
-
-try:
-    import agentlightning as agl
-except ImportError as error:
-    raise MissingExtraError("the integration needs: pip install 'fhir-gym[agent-lightning]'") from error
-
+from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks import DEFAULT_SPLIT
-from fhir_gym.trainer_api import aplay
+from fhir_gym.trainer_api import aplay, rollout_metrics
 
 __all__ = ["FHIRAgent"]
 
 
-class FHIRAgent(agl.LitAgent[Mapping[str, Any]]):
-    """Plays the episode that a row of `fhir_gym.rows` names, against the ``LLM`` among the resources.
+class FHIRAgent:
+    """Plays the episode that a row of `fhir_gym.rows` names, and reports its reward.
 
-    An exception, such as a failure of the FHIR server, makes the attempt ``failed`` and emits no reward.
-
-    Args:
-        settings: Settings of `fhir_gym.aplay`. Training admits only training variations, validation all.
+    The row is in the environment variable ``FHIR_GYM_ROW``; settings of `fhir_gym.aplay` may be in
+    ``FHIR_GYM_SETTINGS``, both as JSON. A rollout for training admits only training variations, one for validation all.
+    After a failure of the FHIR server or the endpoint, the process fails without a reward, and so does the rollout.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self._settings = settings
+    async def run(self) -> None:
+        """Play the episode."""
+        url = os.environ["AGL_OPENAI_BASE_URL"]
+        split = {} if "/mode/val/" in url else {"split": DEFAULT_SPLIT}
+        proxy = {"model": "policy", "base_url": url, "api_key": os.environ.get("AGL_KEY") or "none"}
+        settings = json.loads(os.environ.get("FHIR_GYM_SETTINGS", "{}"))
+        played = await aplay(json.loads(os.environ["FHIR_GYM_ROW"]), **{**proxy, **split, **settings})
+        await _report(played, proxy["api_key"])
 
-    @override
-    async def training_rollout_async(
-        self, task: Mapping[str, Any], resources: agl.NamedResources, rollout: agl.Rollout
-    ) -> float:
-        return await self._play(task, resources, rollout, {"split": DEFAULT_SPLIT})
 
-    @override
-    async def validation_rollout_async(
-        self, task: Mapping[str, Any], resources: agl.NamedResources, rollout: agl.Rollout
-    ) -> float:
-        return await self._play(task, resources, rollout, {})
-
-    async def _play(
-        self, row: Mapping[str, Any], resources: agl.NamedResources, rollout: agl.Rollout, split: Mapping[str, str]
-    ) -> float:
-        llm = next((value for value in resources.values() if isinstance(value, agl.LLM)), None)
-        if llm is None:
-            raise FhirGymError(f"the resources need an LLM, not only {', '.join(resources) or 'nothing'}")
-        assert isinstance(rollout, agl.AttemptedRollout)  # every runner of Agent Lightning passes one
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        chosen = {**llm.sampling_parameters, **split, **self._settings}
-        played = await aplay(row, model=llm.model, base_url=url, api_key=llm.api_key, **chosen)
-        assert played.reward is not None  # a rollout of `aplay` has a reward
-        return played.reward
+async def _report(played: Rollout, key: str) -> None:
+    assert played.verdict is not None  # a rollout of `aplay` has a verdict
+    reward = {"value": played.reward, "source": "agent", "message": played.verdict.explanation}
+    metrics = rollout_metrics(played) | {"stop_reason": played.stop_reason}
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as client:
+        for name, data in (("fhir_gym", metrics), ("reward", reward)):
+            event = {"event_type": name, "data": data}
+            (await client.post(os.environ["AGL_EVENT_URL"], json=event)).raise_for_status()

@@ -20,7 +20,6 @@ except ImportError as error:
 
 from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
 from fhir_gym.tasks import DEFAULT_SPLIT
-from fhir_gym.trainer_api import EpisodeRow
 
 __all__ = ["FHIRDataset", "FHIRGroupBuilder", "FHIRMessageEnv"]
 
@@ -60,7 +59,7 @@ class FHIRGroupBuilder(EnvGroupBuilder):
         settings: Fields of `EpisodeConfig`; the default split is ``train``.
     """
 
-    row: EpisodeRow
+    row: Mapping[str, Any]
     renderer: Renderer
     group_size: int = 8
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +87,7 @@ class FHIRDataset(RLDataset):
         group: The other arguments of `FHIRGroupBuilder`.
     """
 
-    def __init__(self, rows: Sequence[EpisodeRow], batch_size: int, **group: Any) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, Any]], batch_size: int, **group: Any) -> None:
         self._builders = [FHIRGroupBuilder(row, **group) for row in rows]
         self._batch_size = batch_size
 

@@ -16,9 +16,8 @@ from fhir_gym.errors import InfraError, MissingExtraError
 try:
     import verifiers as vf
     from datasets import Dataset
-
-    Base = vf.MultiTurnEnv  # verifiers 0.4 has it no more
-except (ImportError, AttributeError) as error:
+    from verifiers import MultiTurnEnv  # verifiers 0.4 has it no more
+except ImportError as error:
     raise MissingExtraError("load_environment needs: pip install 'fhir-gym[verifiers-classic]'") from error
 
 from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
@@ -28,7 +27,7 @@ __all__ = ["FHIRMultiTurnEnv", "load_environment"]
 _METRICS = ("success", "steps", "invalid_actions", "truncated")
 
 
-class FHIRMultiTurnEnv(Base):
+class FHIRMultiTurnEnv(MultiTurnEnv):
     """Each reply of the model is one action. After a failure of the FHIR server, `state` has an error.
 
     Args:

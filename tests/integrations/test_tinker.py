@@ -56,7 +56,7 @@ class ScriptedCompleter(TokenCompleter):
         return TokensWithLogprobs(tokens, [-0.5] * len(tokens))
 
 
-def roll_out(row: fhir_gym.EpisodeRow, policy: Policy, group_size: int = 1, **settings: Any) -> TrajectoryGroup:
+def roll_out(row: Mapping[str, Any], policy: Policy, group_size: int = 1, **settings: Any) -> TrajectoryGroup:
     builder = FHIRGroupBuilder(row, CharacterRenderer(CharacterTokenizer()), group_size, settings)
     return asyncio.run(do_group_rollout(builder, ScriptedCompleter(policy)))
 
@@ -64,7 +64,7 @@ def roll_out(row: fhir_gym.EpisodeRow, policy: Policy, group_size: int = 1, **se
 class TestTinker(TrainerContract):
     def play(self, row: Mapping[str, Any], policy: Policy, **settings: Any) -> Outcome:
         try:
-            group = roll_out(fhir_gym.EpisodeRow(**row), policy, **settings)
+            group = roll_out(row, policy, **settings)
         except InfraError:
             return Outcome(None, False)
         (trajectory,) = group.trajectories_G
