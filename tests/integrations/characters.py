@@ -9,7 +9,7 @@ from typing import Any
 from tests.integrations.contract import Policy
 
 EOS = "\x03"
-_MESSAGE = re.compile(f"\x02(system|user|assistant)\n(.*?){EOS}\n", re.DOTALL)
+_MESSAGE = re.compile(f"\x02(system|user|assistant)\n(.*?){EOS}\n?", re.DOTALL)
 
 
 class CharacterTokenizer:
