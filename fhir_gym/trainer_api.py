@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from itertools import count
 from threading import Lock
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, overload
 
@@ -29,6 +30,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _V = TypeVar("_V")
 
+_CLIENTS = 16
+"""Number of HTTP clients that share the connections to an endpoint. Each request looks at all connections of a client,
+so that with one client for 256 episodes this would take most of the time."""
 _START_STATES = 32
 """Number of start states in memory while a world is shared. The members of a group start from the same one."""
 
@@ -201,6 +205,7 @@ class _Shared(Generic[_V]):
 
 _worlds: _Shared[World] = _Shared()
 _agents: _Shared[ChatAgent] = _Shared()
+_numbers = count()
 
 
 @contextmanager
@@ -255,7 +260,8 @@ async def aplay(
     names = inspect.signature(ChatAgent).parameters
     chat = {name: value for name, value in settings.items() if name in names}
     config, spec = read_row(row, {name: value for name, value in settings.items() if name not in names}, names)
-    key = (asyncio.get_running_loop(), model, base_url, api_key, repr(sorted(chat.items())))
+    number = next(_numbers) % _CLIENTS
+    key = (asyncio.get_running_loop(), number, model, base_url, api_key, repr(sorted(chat.items())))
     async with AsyncExitStack() as stack:
 
         def prepare() -> tuple[World, ChatAgent]:
