@@ -24,7 +24,7 @@ from fhir_gym.tasks import DEFAULT_SPLIT, get_pack
 from fhir_gym.tasks.core.variation import variation_cache
 from fhir_gym.types import BRIEF, Phrasing
 
-__all__ = ["EpisodeRow", "aplay", "play", "read_row", "rollout_metrics", "rows", "shared_world"]
+__all__ = ["EpisodeRow", "aplay", "play", "read_row", "rollout_metrics", "rows", "shared_world", "to_dataset"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -132,21 +132,22 @@ def rows(
         for spec in chosen.episodes
         for wording in wordings
     ]
-    return _as_dataset(found) if as_dataset else found
+    return to_dataset(found) if as_dataset else found
 
 
-def _as_dataset(found: Sequence[EpisodeRow]) -> Any:
+def to_dataset(found: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows with a column ``phrasing`` as a `datasets.Dataset`.
+
+    Raises:
+        MissingExtraError: The package datasets is missing.
+    """
     try:
         datasets = import_module("datasets")
     except ImportError as error:
-        raise MissingExtraError("as_dataset needs the package datasets: pip install datasets") from error
+        raise MissingExtraError("a dataset needs the package datasets: pip install datasets") from error
     if any(row["phrasing"] == BRIEF for row in found):  # a column has one type
-        return datasets.Dataset.from_list([row | {"phrasing": _text(row["phrasing"])} for row in found])
-    return datasets.Dataset.from_list(found)
-
-
-def _text(phrasing: Phrasing | None) -> str | None:
-    return None if phrasing is None else str(phrasing)
+        found = [{**row, "phrasing": None if row["phrasing"] is None else str(row["phrasing"])} for row in found]
+    return datasets.Dataset.from_list(list(found))
 
 
 def read_row(
