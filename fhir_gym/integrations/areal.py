@@ -1,4 +1,4 @@
-"""An agent for AReaL's rollout workflow. Needs AReaL and the extra ``llm``."""
+"""An agent for AReaL's rollout workflow. Needs the extra ``areal``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ try:
     from areal.infra import workflow_context
     from areal.utils import stats_tracker
 except ImportError as error:
-    raise MissingExtraError("the integration with AReaL needs: pip install areal 'fhir-gym[llm]'") from error
+    raise MissingExtraError("the integration with AReaL needs: pip install 'fhir-gym[areal]'") from error
 
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.trainer_api import aplay, rollout_metrics
