@@ -130,7 +130,7 @@ class _TextPlayer(Player):
 
     @override
     async def start(self, gold: GoldActions) -> None:
-        from fhir_gym.integrations.text_episode import TextEpisode
+        from fhir_gym.text_episode import TextEpisode
 
         self.close()
         row = {"env_id": ENV_ID, "task": gold.task, "variation": gold.variation}

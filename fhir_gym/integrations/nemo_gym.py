@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import Field
+from starlette.requests import Request
 from typing_extensions import override
 
 from fhir_gym.errors import MissingExtraError
 
 try:
-    from fastapi import FastAPI, Request
     from nemo_gym.base_resources_server import BaseResourcesServerConfig
     from nemo_gym.openai_utils import NeMoGymResponse
     from nemo_gym.server_utils import SESSION_ID_KEY
@@ -21,8 +21,8 @@ except ImportError as error:
     raise MissingExtraError("the integration with NeMo Gym needs: pip install 'fhir-gym[nemo-gym]'") from error
 
 from fhir_gym.agents.prompts import system_prompt
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
 from fhir_gym.tasks import DEFAULT_SPLIT
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 
 __all__ = ["FHIRResourcesServer", "FHIRResourcesServerConfig", "dataset_lines"]
 
@@ -44,7 +44,7 @@ class FHIRResourcesServer(GymnasiumServer):
     ray_enabled = False
 
     @override
-    def setup_webserver(self) -> FastAPI:
+    def setup_webserver(self) -> Any:
         app = super().setup_webserver()
         app.post("/close")(self._close)
         return app

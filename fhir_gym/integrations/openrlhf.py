@@ -17,8 +17,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("the integration with OpenRLHF needs: pip install 'fhir-gym[openrlhf]'") from error
 
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
 from fhir_gym.tasks import DEFAULT_SPLIT
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 
 __all__ = ["FHIRAgentInstance", "make_executor"]
 _REPLY = "(the reply of the model)"

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("the integration with SkyRL needs: pip install 'fhir-gym[skyrl]'") from error
 
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 
 __all__ = ["FHIRTextEnv", "register"]
 

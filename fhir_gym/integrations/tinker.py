@@ -18,8 +18,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("the integration with tinker-cookbook needs: pip install 'fhir-gym[tinker]'") from error
 
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
 from fhir_gym.tasks import DEFAULT_SPLIT
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 
 __all__ = ["FHIRDataset", "FHIRGroupBuilder", "FHIRMessageEnv"]
 

@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("load_environment needs: pip install 'fhir-gym[verifiers-classic]'") from error
 
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 from fhir_gym.trainer_api import EpisodeRow, rows
 
 __all__ = ["FHIRMultiTurnEnv", "load_environment"]

@@ -17,8 +17,8 @@ except ImportError as error:
     raise MissingExtraError("the integration with verl needs: pip install 'fhir-gym[verl]'") from error
 
 from fhir_gym.episode import Step
-from fhir_gym.integrations.text_episode import TextEpisode, episode_metrics
 from fhir_gym.tasks import DEFAULT_SPLIT
+from fhir_gym.text_episode import TextEpisode, episode_metrics
 
 __all__ = ["FHIRAgentLoop"]
 
@@ -42,8 +42,10 @@ class FHIRAgentLoop(AgentLoopBase):
         with await asyncio.to_thread(TextEpisode, row, self._settings) as episode:
             self._messages = await asyncio.to_thread(episode.start)
             self._ids = await self.ct_build_initial_tokens(self._messages)
-            self._mask, self._logprobs, turns = [], None, 0
-            request_id, step = uuid4().hex, None
+            self._mask: list[int] = []
+            self._logprobs: list[float] | None = None
+            request_id, turns = uuid4().hex, 0
+            step: Step | None = None
             while step is None or not step.done:
                 step, turns = await self._turn(episode, request_id, sampling_params), turns + 2
         start, limit = len(self._ids) - len(self._mask), self.rollout_config.response_length
@@ -64,7 +66,7 @@ class FHIRAgentLoop(AgentLoopBase):
             request_id=request_id, prompt_ids=self._ids, sampling_params=sampling_params
         )
         logprobs = output.log_probs or None
-        before = [] if self._logprobs is None and logprobs else self._logprobs
+        before: list[float] | None = [] if self._logprobs is None and logprobs else self._logprobs
         merged, self._mask, self._logprobs = await self.ct_merge_assistant_token(
             self._ids, output.token_ids, self._mask, before, assistant_logprobs=logprobs
         )
