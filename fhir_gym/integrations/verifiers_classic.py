@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from typing_extensions import override
@@ -24,7 +25,6 @@ from fhir_gym.text_episode import TextEpisode, episode_metrics
 from fhir_gym.trainer_api import EpisodeRow, rows
 
 __all__ = ["FHIRMultiTurnEnv", "load_environment"]
-_METRICS = ("success", "steps", "invalid_actions", "truncated")
 
 
 class FHIRMultiTurnEnv(MultiTurnEnv):
@@ -57,15 +57,12 @@ class FHIRMultiTurnEnv(MultiTurnEnv):
     @vf.cleanup  # type: ignore[untyped-decorator, unused-ignore]
     async def end_episode(self, state: vf.State) -> None:
         """Grade an episode that a limit of verifiers ended, and close it."""
-        episode = state.pop("episode", None)
-        try:
+        with state.pop("episode", nullcontext()) as episode:
             if episode is not None and "step" not in state and state.get("error") is None:
-                state["step"], state["is_truncated"] = await _call(episode.truncate), True
-        except vf.InfraError as error:
-            state["error"] = error
-        finally:
-            if episode is not None:
-                episode.close()
+                try:
+                    state["step"], state["is_truncated"] = await _call(episode.truncate), True
+                except vf.InfraError as error:
+                    state["error"] = error
         step = state.pop("step", None)
         state["fhir"] = {} if step is None else {"reward": step.reward, **episode_metrics(step)}
 
@@ -108,9 +105,8 @@ def load_environment(
         eval_variations: Numbers of the test variations.
         settings: Further fields of `EpisodeConfig`, such as ``max_steps``, ``level`` and ``reward``.
     """
-    rubric = vf.Rubric(funcs=[_reader("reward")])
-    for name in _METRICS:
-        rubric.add_metric(_reader(name))
+    names = ("reward", "success", "steps", "invalid_actions", "truncated")
+    rubric = vf.Rubric(funcs=[_reader(name) for name in names], weights=[1.0, 0.0, 0.0, 0.0, 0.0])
     return FHIRMultiTurnEnv(
         settings,
         dataset=_dataset(rows(pack, tasks, variations=variations, **settings)),
