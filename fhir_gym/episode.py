@@ -93,6 +93,7 @@ class Episode(AbstractContextManager["Episode"]):
     Attributes:
         config: The settings.
         task: The task.
+        step_limit: Number of actions after which the episode is truncated.
         variation: The variation.
         world: The world.
 
@@ -124,6 +125,7 @@ class Episode(AbstractContextManager["Episode"]):
         self.task = find_task(config.task_set(), task)
         config.choose_tasks(task)  # refuses a task that is not held out, if the split requires it
         config.require_support([task])
+        self.step_limit = config.step_limit_of(self.task)
         if server is None:
             config.one_server()  # several servers are an error
         (number,) = config.require_variations([variation])
@@ -157,11 +159,6 @@ class Episode(AbstractContextManager["Episode"]):
                 session.close()
             raise
         return session
-
-    @property
-    def step_limit(self) -> int:
-        """Number of actions after which the episode is truncated."""
-        return self.config.step_limit_of(self.task)
 
     @property
     def prompt(self) -> str:

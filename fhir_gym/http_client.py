@@ -1,11 +1,12 @@
-"""What all HTTP clients of fhir_gym share: limits on the size and the duration of a server's reply, and redirects."""
+"""What all HTTP clients of fhir_gym share: limits on a server's reply, retries, and redirects."""
 
 from __future__ import annotations
 
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from time import monotonic
 from typing import Any
@@ -17,7 +18,15 @@ from typing_extensions import override
 
 from fhir_gym.printable import one_line
 
-__all__ = ["REPLY_BYTES", "ReplyTooLargeError", "limit_replies", "limit_size", "redirect_target"]
+__all__ = [
+    "REPLY_BYTES",
+    "ReplyTooLargeError",
+    "RetryPolicy",
+    "limit_replies",
+    "limit_size",
+    "redirect_target",
+    "retry_after",
+]
 
 REPLY_BYTES = 32 * 1024 * 1024
 """The maximum size of a decompressed reply, unless the client sets another limit."""
@@ -167,6 +176,49 @@ def _remaining(timeout: float | None) -> float:
     if remaining <= 0:
         raise httpcore.ReadTimeout("the reply took too long")
     return remaining if timeout is None else min(timeout, remaining)
+
+
+_LONGEST_PAUSE = 60.0
+"""Longest pause between two attempts, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a failed request is repeated, and after which pauses.
+
+    Attributes:
+        retries: Maximum number of retries.
+        backoff: Seconds before the first retry; the pause doubles with each retry.
+    """
+
+    retries: int
+    backoff: float = 0.5
+
+    @property
+    def attempts(self) -> int:
+        """Maximum number of attempts."""
+        return self.retries + 1
+
+    def pause(self, attempt: int, asked: float | None = None) -> float | None:
+        """Return the pause after a failed attempt, in seconds; None after the last attempt.
+
+        Args:
+            attempt: Number of the attempt, from 0.
+            asked: The pause that the server asks for; see `retry_after`.
+        """
+        if attempt >= self.retries:
+            return None
+        return min(_LONGEST_PAUSE, self.backoff * 2.0**attempt if asked is None else asked)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the pause in seconds that a reply asks for; None if it asks for none or names a date."""
+    text = headers.get("retry-after", "")
+    try:
+        seconds = float(text) if text.isascii() else -1.0
+    except ValueError:
+        return None
+    return seconds if seconds >= 0 else None
 
 
 def redirect_target(url: str, location: str | None) -> str | None:

@@ -11,17 +11,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any
 
-__all__ = ["WorkerPool", "end_with_parent", "is_running", "sigint_blocked", "temporary_folder", "worker_pool"]
+from fhir_gym.errors import InfraError
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+__all__ = ["end_with_parent", "is_running", "temporary_folder", "worker_pool"]
 
 _PREFIX = "fhir-gym-"
 
@@ -32,57 +32,59 @@ A forked child has another id, so it starts its own thread.
 """
 
 
-class WorkerPool:
-    """Worker processes; see `worker_pool`."""
-
-    def __init__(self, count: int, start: Callable[[], None]) -> None:
-        context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
-        self._receiver, self._sender = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(self._receiver, start))
-
-    def submit(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a worker process."""
-        with sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
-            return self._pool.submit(function, *args, **kwargs)
-
-    def stop(self) -> None:
-        """Kill the workers."""
-        self._sender.close()
-
-    def close(self) -> None:
-        """Wait for running calls to end; cancel calls that have not started."""
-        self._pool.shutdown(cancel_futures=True)
-        self._sender.close()
-        self._receiver.close()
+_prepared: Any = None
+"""What a worker process has prepared for its calls."""
 
 
 @contextmanager
-def worker_pool(count: int, start: Callable[[], None]) -> Iterator[WorkerPool]:
+def worker_pool(count: int, prepare: Callable[[], Any]) -> Iterator[Callable[..., Future[Any]]]:
     """Provide worker processes for a `with` block. If an exception such as Ctrl-C ends the block, they are killed.
 
     Args:
         count: Number of workers.
-        start: Picklable function that each worker calls first.
+        prepare: Picklable function that each worker calls first.
 
     Yields:
-        The pool.
+        A function that calls its first argument in a worker, with what the worker prepared and the other arguments.
+
+    Raises:
+        InfraError: A worker died.
     """
-    pool = WorkerPool(count, start)
+    context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(receiver, prepare))
+
+    def submit(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        with _sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
+            return pool.submit(_call, function, *arguments)
+
     try:
-        yield pool
-    except BaseException:
-        pool.stop()
+        yield submit
+    except BaseException as error:
+        sender.close()  # kills the workers
+        if isinstance(error, BrokenProcessPool):
+            raise InfraError(
+                "a worker process died: it ran out of memory, or the main script starts the workers without the guard "
+                '`if __name__ == "__main__":` that worker processes need'
+            ) from error
         raise
     finally:
-        pool.close()
+        pool.shutdown(cancel_futures=True)  # waits for running calls
+        sender.close()
+        receiver.close()
 
 
-def _begin(receiver: Connection, start: Callable[[], None]) -> None:
+def _begin(receiver: Connection, prepare: Callable[[], object]) -> None:
+    global _prepared
     # Ctrl-C reaches the whole process group; the main process stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_exit_on_stop, args=(receiver,), name="exit_on_stop", daemon=True).start()
-    start()
+    _prepared = prepare()
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(_prepared, *arguments)
 
 
 def _exit_on_stop(receiver: Connection) -> None:
@@ -91,7 +93,7 @@ def _exit_on_stop(receiver: Connection) -> None:
 
 
 @contextmanager
-def sigint_blocked() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Delay Ctrl-C until the `with` block ends, so that processes started in the block do not receive the signal.
 
     If Ctrl-C interrupts a worker during its start, the worker dies with a traceback, and its parent may wait forever.

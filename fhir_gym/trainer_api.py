@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from itertools import count
@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, overloa
 
 from fhir_gym.agents import ChatAgent
 from fhir_gym.arguments import parse_phrasing, require_whole
-from fhir_gym.concurrency import call_in_thread
+from fhir_gym.concurrency import call_in_thread, run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 from fhir_gym.fhir import World
@@ -285,15 +285,8 @@ async def aplay(
 def play(
     row: Mapping[str, Any], *, model: str, base_url: str | None = None, api_key: str | None = None, **settings: Any
 ) -> Rollout:
-    """Play one episode like `aplay`, outside of an event loop.
-
-    Raises:
-        FhirGymError: An event loop runs in this thread.
-    """
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise FhirGymError("an event loop runs here: use `await fhir_gym.aplay(...)`")
-    return asyncio.run(aplay(row, model=model, base_url=base_url, api_key=api_key, **settings))
+    """Play one episode like `aplay`, for callers without an event loop and for notebooks."""
+    return run_coroutine(aplay(row, model=model, base_url=base_url, api_key=api_key, **settings))
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:

@@ -12,7 +12,7 @@ import pytest
 
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.http_client import ReplyTooLargeError, limit_replies, limit_size
+from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, limit_replies, limit_size, retry_after
 from tests.hostile_replies import CLIENTS, REPLIES, hostile_server
 
 assert mcp and openai  # imported now, because a test measures memory
@@ -93,3 +93,19 @@ def test_the_proxies_of_the_environment_are_kept(monkeypatch: pytest.MonkeyPatch
             limit_replies(limited, 0.2)
             with pytest.raises(httpx.ReadTimeout):
                 limited.get("http://fhir.example/")
+
+
+def test_pauses_double_unless_the_server_asks_for_another() -> None:
+    policy = RetryPolicy(retries=9, backoff=0.5)
+    assert [policy.pause(attempt) for attempt in (0, 1, 2, 8, 9)] == [0.5, 1.0, 2.0, 60.0, None]
+    assert [policy.pause(0, asked) for asked in (0.0, 7.0, 1e9)] == [0.0, 7.0, 60.0]
+    assert policy.pause(9, 7.0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3", 3.0), ("0.5", 0.5), ("-1", None), ("nan", None), ("٣", None), ("Sat, 28 Nov 2026 19:00:00 GMT", None)],
+)
+def test_the_pause_that_a_reply_asks_for(text: str, seconds: float | None) -> None:
+    assert retry_after({"retry-after": text}) == seconds
+    assert retry_after({}) is None

@@ -94,13 +94,21 @@ def test_workers_of_runs_and_envs_end_with_their_parent(tmp_path: Path, code: st
 
 
 def test_an_exception_ends_the_workers_at_once() -> None:
-    with pytest.raises(KeyboardInterrupt), processes.worker_pool(1, _nothing) as pool:
-        assert pool.submit(abs, -1).result() == 1
-        sleeping = pool.submit(time.sleep, 600)
+    with pytest.raises(KeyboardInterrupt), processes.worker_pool(1, _two) as submit:
+        assert submit(_add, 1).result() == 3
+        sleeping = submit(_sleep)
         raise KeyboardInterrupt
     with pytest.raises((BrokenProcessPool, CancelledError)):  # the call may not have started
         sleeping.result()
 
 
-def _nothing() -> None:
-    """Workers may be killed before they start."""
+def _two() -> int:
+    return 2
+
+
+def _add(prepared: int, number: int) -> int:
+    return prepared + number
+
+
+def _sleep(prepared: int) -> None:
+    time.sleep(600)

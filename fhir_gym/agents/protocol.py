@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents.chat_messages import Lookup, ModelReply, Opening
@@ -12,6 +12,9 @@ from fhir_gym.errors import WrongTypeError, describe_type
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task
 from fhir_gym.types import Json
+
+if TYPE_CHECKING:
+    from fhir_gym.episode import Episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,20 @@ class EpisodeContext:
     max_steps: int
     prompt: str
     source: Task[Any] | None = None
+
+    @classmethod
+    def of(cls, episode: Episode, seed: int = 0) -> Self:
+        """Return the context of an episode."""
+        return cls(
+            episode.config.env_id,
+            episode.task.key,
+            episode.variation.number,
+            episode.world,
+            seed,
+            episode.step_limit,
+            episode.prompt,
+            episode.task,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
-from fhir_gym.http_client import ReplyTooLargeError, limit_size, redirect_target
+from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, limit_size, redirect_target, retry_after
 from fhir_gym.types import Json
 
 _CONNECT_TIMEOUT = 20.0  # seconds
-_MAX_WAIT = 60.0  # seconds between two attempts
 _REPLY_BYTES = 16 * 1024 * 1024  # for 32,000 tokens, each with its probability and those of five others
 _MAX_COUNT = 10**12  # tokens of one reply; a server may report any number
 _TRANSIENT = frozenset({408, 409, 425, 429})
@@ -101,9 +100,9 @@ class ChatModel:
 class _TransientError(Exception):
     """A failure of the provider after which a retry may succeed."""
 
-    def __init__(self, message: str, wait: float | None = None) -> None:
+    def __init__(self, message: str, asked: float | None = None) -> None:
         super().__init__(message)
-        self.wait = wait
+        self.asked = asked
 
 
 class Provider:
@@ -142,19 +141,20 @@ class Provider:
             ContextWindowExceeded: The conversation is too long for the model.
         """
         request = self.model.request(messages, opening)
-        for attempt in range(self.model.retries + 1):
+        policy = RetryPolicy(self.model.retries, self.model.backoff)
+        for attempt in range(policy.attempts):
             try:
                 async with asyncio.timeout(self.model.timeout):  # for the whole reply, not only for each part of it
                     completion = await self._ask(request)
             except (_TransientError, TimeoutError) as failure:
                 late = f"no answer within {self.model.timeout:g} seconds"
                 last = failure if isinstance(failure, _TransientError) else _TransientError(late)
-                if attempt < self.model.retries:
-                    await asyncio.sleep(self._wait(attempt, last.wait))
+                if (pause := policy.pause(attempt, last.asked)) is not None:
+                    await asyncio.sleep(pause * self._jitter.uniform(1.0, 1.25))
             else:
                 self._answered = True
                 return completion.model_copy(update={"retries": attempt})
-        failed = f"{self.host} failed {self.model.retries + 1} times"
+        failed = f"{self.host} failed {policy.attempts} times"
         if not self._answered:  # probably permanent: some servers send 500 for a model that they cannot load
             raise EndpointError(
                 f"{failed} and has not answered yet: {last}. Check its log: does it have the model "
@@ -171,11 +171,6 @@ class Provider:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the provider without its connections."""
         return self.__dict__ | {"_client": None}
-
-    def _wait(self, attempt: int, retry_after: float | None) -> float:
-        if retry_after is not None:
-            return min(retry_after, _MAX_WAIT)
-        return min(self.model.backoff * 2.0**attempt, _MAX_WAIT) * self._jitter.uniform(0.75, 1.25)
 
     def _opened(self) -> Any:
         if self._client is None:
@@ -236,7 +231,7 @@ class Provider:
         if code == "insufficient_quota":
             return EndpointError(f"{self.host}: {short}")
         if status in _TRANSIENT or status >= 500:
-            return _TransientError(short, _retry_after(error.response.headers))
+            return _TransientError(short, retry_after(error.response.headers))
         if code == "context_length_exceeded" or _is_context_overflow(message):
             return ContextWindowExceeded(short)
         if status in (401, 403):
@@ -344,13 +339,6 @@ def _is_unreadable_reply(message: str) -> bool:
     made this mistake and often repeats it after a retry, so the episode continues and gets a verdict.
     """
     return "model produced output that does not match" in message.lower()
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    try:
-        return max(0.0, float(headers.get("retry-after", "")))
-    except ValueError:
-        return None  # the header is absent or a date, so the backoff applies
 
 
 def _is_unreachable(cause: BaseException) -> bool:

@@ -15,7 +15,7 @@ from fhir_gym.agents.chat_messages import Completion, Message, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
 from fhir_gym.art_curation.wording import changes
-from fhir_gym.concurrency import gather_or_cancel
+from fhir_gym.concurrency import gather_or_cancel, run_coroutine
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.files import write_file
 from fhir_gym.tasks.packs.action_reasoning.cases import ReasoningCase
@@ -125,7 +125,7 @@ class Rephraser:
             MissingExtraError: The openai package is needed but not installed.
         """
         self._asked = 0
-        outcomes = asyncio.run(self._all(cases, names, phrases or {}, progress or (lambda done, total: None)))
+        outcomes = run_coroutine(self._all(cases, names, phrases or {}, progress or (lambda done, total: None)))
         reworded = (
             case if outcome.text is None else case.model_copy(update={"instruction": outcome.text})
             for case, outcome in zip(cases, outcomes, strict=True)

@@ -306,16 +306,7 @@ def _play_gold(episode: Any) -> list[tuple[str, int]]:
 
     agent = make_agent("gold")
     observation = episode.start()
-    context = EpisodeContext(
-        episode.config.env_id,
-        episode.task.key,
-        episode.variation.number,
-        episode.world,
-        0,
-        episode.step_limit,
-        episode.prompt,
-    )
-    agent.reset(observation, context)
+    agent.reset(observation, EpisodeContext.of(episode))
     turns, done = [], False
     while not done:
         action = agent.act(observation)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym import worlds
-from fhir_gym.agents import Agent, Usage, make_agent
+from fhir_gym.agents import Agent, make_agent
 from fhir_gym.agents.factory import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.errors import TrainingBudgetError
 from fhir_gym.experiments.config import ExperimentConfig
@@ -17,7 +17,7 @@ from fhir_gym.experiments.folder import ExperimentFolder, memory_file, rollout_f
 from fhir_gym.experiments.manifest import Manifest
 from fhir_gym.experiments.status import ROLES, ExperimentStatus, ModelPrices, experiment_status, tracker_of
 from fhir_gym.fhir import World
-from fhir_gym.reflexion import MemoryTrainingConfig, ModelSettings, train_memory, training_usage
+from fhir_gym.reflexion import MemoryTrainingConfig, ModelSettings, train_memory
 from fhir_gym.rollouts import BudgetTracker, Rollout, RunPlan, plan, run_plan, write_rollouts
 from fhir_gym.tasks import get_pack
 
@@ -146,7 +146,6 @@ class _ExperimentRun:
         """Train a memory, or read it if it is trained; return False if the budget is used up."""
         config, file = self.config, memory_file(self.folder.path, name)
         model, base_url = config.training_models["trainer"], config.training_base_url or config.base_url
-        charge = _TrainingCharge(self, training_usage(file))
         try:
             memory = train_memory(
                 self._training_config(name, base_url),
@@ -154,12 +153,11 @@ class _ExperimentRun:
                 episodes=list(config.episodes(config.definition.train)),
                 agent=self._agent(CONFIGURATIONS["baseline"], model, base_url),
                 progress=lambda done, total, text: self.progress(done, total, f"memory {name}: {text}"),
-                may_continue=charge.may_continue,
+                budget=self.tracker,
+                prices={role: self.prices.of(config.training_models[trainer]) for role, trainer in ROLES.items()},
             )
         except TrainingBudgetError:
             return False
-        finally:
-            charge.update(training_usage(file))
         self.folder.save_memory(name, memory)
         return True
 
@@ -185,35 +183,6 @@ class _ExperimentRun:
             "embedder": config.embedder,
         }
         return MemoryTrainingConfig.model_validate(settings)
-
-
-class _TrainingCharge:
-    """Adds the tokens of a memory's training to the experiment's budget, each token once.
-
-    Args:
-        run: The run.
-        charged: The tokens by role that the budget contains already.
-    """
-
-    def __init__(self, run: _ExperimentRun, charged: Mapping[str, Usage]) -> None:
-        self._run, self._charged = run, dict(charged)
-
-    def may_continue(self, usage: Mapping[str, Usage]) -> bool:
-        """Add new tokens and return whether the budget allows more."""
-        self.update(usage)
-        return not self._run.tracker.exhausted
-
-    def update(self, usage: Mapping[str, Usage]) -> None:
-        """Add the tokens that are new since the last call.
-
-        Args:
-            usage: All tokens of the training so far, by role.
-        """
-        for role, total in usage.items():
-            known = self._charged.get(role, Usage())
-            new = Usage(prompt=total.prompt - known.prompt, completion=total.completion - known.completion)
-            self._run.tracker.spend(new, self._run.prices.of(self._run.config.training_models[ROLES[role]]))
-            self._charged[role] = total
 
 
 def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The costs of a request's work, and the errors for requests that are too costly."""
+"""The work that a request may do: its budget, the costs of its parts, and the errors if these are too high."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ STEPS_OF_A_WRITE = 1_000
 BYTES_A_STEP = 16
 """Number of bytes of an answer that the server assembles at the cost of one step."""
 
+PORTION = 10_000
+"""Number of steps in one unit. SQLite reports steps in these units, and the budget counts them in these units."""
+
 _DAMAGE = ("no such", "malformed", "unsupported file format", "database")
 """Prefixes of SQLite's messages about a damaged file. Errors in a query have the same error code."""
 _OF_QUERIES = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_MISMATCH})
@@ -29,6 +32,41 @@ _OF_QUERIES = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQ
 def too_costly() -> FhirError:
     """Return the error for a request that exceeds its budget."""
     return FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
+
+
+class WorkBudget:
+    """The work that a request may do, counted in steps. `bool(budget)` is false once all steps are spent.
+
+    Args:
+        steps: The number of steps; several `Store.budget` blocks may spend from one budget.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._portions = bytearray(steps // PORTION)
+        self._spent = 0
+        # The callback is not written in Python, because Python would run signal handlers in it, and SQLite would
+        # mistake an exception from a handler (Ctrl-C) for an interruption. Popping from an empty bytearray raises,
+        # which interrupts SQLite.
+        self.tick = self._portions.pop
+
+    def __bool__(self) -> bool:
+        return bool(self._portions)
+
+    def spend(self, steps: int) -> None:
+        """Spend steps for work outside of SQLite.
+
+        Raises:
+            FhirError: Fewer steps are left.
+        """
+        self._spent += steps
+        if self._spent < PORTION and self._portions:
+            return
+        due, self._spent = divmod(self._spent, PORTION)
+        if due >= len(self._portions):
+            self._portions.clear()
+            raise too_costly()
+        if due:
+            del self._portions[-due:]
 
 
 def refusal(error: sqlite3.Error | OverflowError) -> FhirError | None:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext, ServerCounters, Validation
-from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, refusal
+from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, WorkBudget, refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
 from fhir_gym.fhir.formats import requested_format, write_response
@@ -30,7 +30,7 @@ from fhir_gym.fhir.paging import all_matches
 from fhir_gym.fhir.protocol import Change, FhirSession
 from fhir_gym.fhir.routes import attempted
 from fhir_gym.fhir.routing import dispatch
-from fhir_gym.fhir.store import ResourceRow, Savepoint, Snapshot, Store, WorkBudget, WorldFile, stored
+from fhir_gym.fhir.store import ResourceRow, Savepoint, Snapshot, Store, WorldFile, stored
 from fhir_gym.fhir.store.connections import unreadable
 from fhir_gym.fhir.store.update_times import update_stamp
 from fhir_gym.fhir.store.versions import versions, written_since

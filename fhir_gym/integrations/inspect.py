@@ -315,10 +315,7 @@ class _Source:
         config = replace(self.config, phrasing=state.metadata["phrasing"])
         make = partial(Episode, config, task=key, variation=number)
         episode = make() if config.fhir_server is None else await anyio.to_thread.run_sync(make)
-        context = EpisodeContext(
-            config.env_id, key, number, self.world, 0, episode.step_limit, episode.prompt, episode.task
-        )
-        opening = make_opening(self.protocol, episode.start(), context, system=self.system)
+        opening = make_opening(self.protocol, episode.start(), EpisodeContext.of(episode), system=self.system)
         state.messages = [_MESSAGES[one["role"]](content=one["content"]) for one in opening.messages]
         state.store.set(_PLAY, state.uuid)
         _playing[state.uuid] = _Play(episode, state)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fhir_gym.agents import Completion, ContextWindowExceeded, Message, Opening
+from fhir_gym.agents import Completion, ContextWindowExceeded, Message, Opening, Usage
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.provider import Provider
 from fhir_gym.agents.tool_sources import ToolSource, error_text
@@ -20,8 +20,8 @@ from fhir_gym.reflexion.prompts import (
     repair_message,
 )
 from fhir_gym.reflexion.replies import Critique, Lessons, parse_critique, parse_lessons
-from fhir_gym.reflexion.training_folder import ReplyJournal, Spending, request_key
-from fhir_gym.rollouts import Rollout
+from fhir_gym.reflexion.training_folder import ReplyJournal, request_key, require_budget
+from fhir_gym.rollouts import BudgetTracker, Rollout
 
 MAX_LOOKUPS = 8
 """Maximum number of calls of the specification tools for one episode."""
@@ -66,13 +66,13 @@ class Reviewer:
     Attributes:
         config: The settings.
         journal: The replies that are already paid for.
-        spending: The tokens spent so far.
+        budgets: The budget of each role.
         tools: The specification tools of the reflector; None without them.
     """
 
     config: MemoryTrainingConfig
     journal: ReplyJournal
-    spending: Spending
+    budgets: Mapping[str, BudgetTracker]
     tools: ToolSource | None = None
     _failed: bool = field(default=False, init=False)
     _running: dict[str, asyncio.Future[Completion]] = field(default_factory=dict, init=False)
@@ -169,7 +169,7 @@ class Reviewer:
         if self._failed:
             raise _StoppedError
         try:
-            self.spending.require_budget()
+            require_budget(self.budgets[role.name])
             completion = await role.provider.complete(messages, opening)
         except ContextWindowExceeded:
             raise
@@ -177,7 +177,7 @@ class Reviewer:
             self._failed = True
             raise
         self.journal.add(key, role.name, completion)
-        self.spending.add(role.name, completion.usage)
+        self.budgets[role.name].spend(completion.usage or Usage())
         return completion
 
     def _role(self, name: str, tools: ToolSource | None) -> _Role:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fhir_gym import worlds
-from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, require_agent
+from fhir_gym.agents import Agent, AsyncConversation, ConcurrentAgent, EpisodeContext, Reply, Usage, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.concurrency import run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
@@ -26,8 +25,18 @@ from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.leak_filter import MAX_SITUATION, InstanceData, LeakFilter
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
-from fhir_gym.reflexion.training_folder import AgentBudget, MayContinue, Spending, TrainingFolder
-from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, parse_numbers, plan, run_plan
+from fhir_gym.reflexion.training_folder import ROLES, TrainingFolder, require_budget
+from fhir_gym.rollouts import (
+    Budget,
+    BudgetTracker,
+    EpisodeSpec,
+    Prices,
+    Rollout,
+    RunPlan,
+    parse_numbers,
+    plan,
+    run_plan,
+)
 from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks import Variation, find_task, get_pack, task_set
 from fhir_gym.types import Json, Phrasing
@@ -202,7 +211,6 @@ class _Reader(_Lessons):
         return self._agent.act(first or observation)
 
 
-T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Show the progress: steps done, all steps, a short text."""
 
@@ -218,7 +226,8 @@ def train_memory(
     episodes: Iterable[tuple[str, str, int, int | None]] | None = None,
     agent: Agent | ConcurrentAgent | None = None,
     progress: Progress = no_progress,
-    may_continue: MayContinue | None = None,
+    budget: BudgetTracker | None = None,
+    prices: Mapping[str, Prices | None] | None = None,
 ) -> Memory:
     """Train a memory and write it to a file.
 
@@ -235,8 +244,8 @@ def train_memory(
         episodes: Env id, task, variation and phrasing of each training episode; None for the episodes of the config.
         agent: The agent; None for a `ChatAgent` with the config's model.
         progress: Called after each episode and each review.
-        may_continue: Called with the tokens spent so far by role, before each episode and each request of the
-            evaluator and the reflector. If it returns False, the training stops.
+        budget: The budget of a larger project, which has counted what the training spent before.
+        prices: Prices of each role's model in that budget; None for the prices of the budget.
 
     Raises:
         TaskError: A variation is not a training variation.
@@ -260,8 +269,9 @@ def train_memory(
         embedder.record()  # fails at once if the embedder cannot be used
         env_ids = tuple(dict.fromkeys(one.env_id for one in chosen))
         opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}
-        spending = Spending(folder.usage(), config.tokens, may_continue)
-        training = _Training(config, folder, spending, actor, chosen, opened, tools, progress)
+        tracker = BudgetTracker(Budget(tokens=config.tokens), budget, sum(folder.usage().values(), Usage()))
+        budgets = {role: BudgetTracker(Budget(prices=(prices or {}).get(role)), tracker) for role in ROLES}
+        training = _Training(config, folder, tracker, budgets, actor, chosen, opened, tools, progress)
         memory = training.run(embedder)
         memory.save(out)
         return memory
@@ -287,16 +297,6 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     return list(found.values())
 
 
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also inside a running event loop such as a notebook's."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
 def _name(one: TrainingEpisode) -> VariationName:
     return VariationName(one.env_id, one.task, one.variation)
 
@@ -307,7 +307,8 @@ class _Training:
 
     config: MemoryTrainingConfig
     folder: TrainingFolder
-    spending: Spending
+    tracker: BudgetTracker
+    budgets: Mapping[str, BudgetTracker]
     agent: Agent | ConcurrentAgent
     episodes: Sequence[TrainingEpisode]
     worlds: Mapping[str, World]
@@ -327,13 +328,13 @@ class _Training:
         self._people = {env_id: people_of(world) for env_id, world in self.worlds.items()}
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
         leak_filter = LeakFilter(guarded, public_texts(self.worlds))
-        reviewer = Reviewer(config, self.folder.journal(), self.spending, self.tools)
+        reviewer = Reviewer(config, self.folder.journal(), self.budgets, self.tools)
         left = list(self.episodes)
         for trial in range(1, config.trials + 1):
             if not left:
                 break
             rollouts = self._play(trial, left)
-            reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
+            reviews = run_coroutine(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
             for one, rollout, review in zip(left, rollouts, reviews, strict=True):
                 found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
                 self._lessons.setdefault(_name(one), []).extend(found)
@@ -360,7 +361,7 @@ class _Training:
                     self._plan(trial, env_id, ours, world),
                     agent,
                     concurrency=self.config.concurrency,
-                    budget=AgentBudget(self.spending),
+                    budget=self.budgets["agent"],
                     resume=path,
                 )
                 for rollout in running:
@@ -391,7 +392,7 @@ class _Training:
                 "The others are kept: run the training again to continue"
             )
         if missing:
-            self.spending.require_budget()
+            require_budget(self.tracker)
             raise TrainingError(f"{len(missing)} training episodes were not played")
         return [found[_name(one)] for one in episodes]
 

@@ -68,13 +68,24 @@ class Budget:
 
 
 class BudgetTracker:
-    """Compares the cost of one or more runs with a budget. The time limit starts when the tracker is created."""
+    """Compares the cost of one or more runs with a budget. The time limit starts when the tracker is created.
 
-    def __init__(self, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    Args:
+        budget: The limits; None for no limit.
+        within: A tracker of a larger budget, whose limits apply too, and which counts all that this tracker counts.
+        spent: Tokens that were spent before, and that `within` has counted.
+
+    Attributes:
+        usage: The tokens so far.
+    """
+
+    def __init__(
+        self, budget: Budget | None = None, within: BudgetTracker | None = None, spent: Usage | None = None
+    ) -> None:
+        self._budget, self._within = budget or Budget(), within
         self._start = time.monotonic()
         self._episodes = 0
-        self._usage = Usage()
+        self.usage = spent or Usage()
         self._cost = 0.0
         self._lock = threading.Lock()
 
@@ -84,16 +95,17 @@ class BudgetTracker:
         budget = self._budget
         pairs = (
             (self._episodes, budget.episodes),
-            (self._usage.total, budget.tokens),
+            (self.usage.total, budget.tokens),
             (time.monotonic() - self._start, budget.seconds),
             (self._cost, budget.cost),
         )
-        return any(limit is not None and spent >= limit for spent, limit in pairs)
+        reached = any(limit is not None and spent >= limit for spent, limit in pairs)
+        return reached or (self._within is not None and self._within.exhausted)
 
     def try_begin(self) -> bool:
         """Return whether the budget allows a new episode; if so, count the episode."""
         with self._lock:
-            if self.exhausted:
+            if self.exhausted or (self._within is not None and not self._within.try_begin()):
                 return False
             self._episodes += 1
             return True
@@ -107,5 +119,7 @@ class BudgetTracker:
         """
         prices = prices or self._budget.prices
         with self._lock:
-            self._usage += usage
+            self.usage += usage
             self._cost += prices.cost(usage) if prices else 0.0
+        if self._within is not None:
+            self._within.spend(usage, prices)

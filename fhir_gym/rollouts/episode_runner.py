@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from threading import Event
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents import Agent, ConcurrentAgent, EpisodeContext, EpisodeTruncated, ModelReply, Reply
@@ -33,7 +33,14 @@ class Attempt(NamedTuple):
     """
 
     rollout: Rollout
-    server_failure: FhirServerError | None
+    server_failure: FhirServerError | None = None
+
+    @classmethod
+    def elsewhere(cls, rollout: Rollout, tracker: BudgetTracker) -> Self:
+        """Return an attempt of another process, whose tokens the budget has not counted."""
+        if rollout.usage is not None:
+            tracker.spend(rollout.usage)
+        return cls(rollout)
 
 
 class Caller(Protocol):
@@ -67,7 +74,6 @@ async def attempt_episode(
     tracker: BudgetTracker,
     server: RunningServer | None = None,
     call: Caller = call_directly,
-    stopped: Event | None = None,
 ) -> Attempt:
     """Run one episode and record it, whatever ends the episode.
 
@@ -81,109 +87,101 @@ async def attempt_episode(
         world: The world.
         tracker: Counts the tokens of the agent.
         server: The running server; None for the embedded server.
-        call: Calls the functions that wait for the server.
-        stopped: Interrupts the episode before the next action of an `Agent`, as Ctrl-C does.
+        call: Calls the functions that wait for the server, and those of an `Agent`.
     """
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
-    failure: InfraError | None = None
+    config = plan.config_of(spec.task, spec.variation)
+    recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
+    runner = _EpisodeRunner(recorder, tracker, call)
+    failure: FhirServerError | None = None
     try:
-        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _AloneAgent(agent, stopped), call)
+        await runner.run(agent if isinstance(agent, ConcurrentAgent) else _BlockingAgent(agent, call))
     except InfraError as error:
-        failure = error
+        recorder.fail(error)
+        failure = error if isinstance(error, FhirServerError) else None
     except (KeyboardInterrupt, asyncio.CancelledError):
         pass  # a record without another reason says "interrupted"
-    return runner.attempt(failure)
+    return Attempt(recorder.record(), failure)
 
 
-class _AloneAgent:
-    """Lets an `Agent` act like a `ConcurrentAgent` that never waits."""
+def run_alone(plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World) -> Rollout:
+    """Run one episode in a thread without an event loop, and return its record."""
+    attempt = attempt_episode(plan, spec, agent, world, BudgetTracker())
+    if not isinstance(agent, ConcurrentAgent):
+        return run_at_once(attempt).rollout
+
+    async def attempt_and_close() -> Rollout:
+        try:
+            return (await attempt).rollout
+        finally:
+            await agent.aclose()
+
+    return asyncio.run(attempt_and_close())
+
+
+class _BlockingAgent:
+    """Lets an `Agent` act like a `ConcurrentAgent` that waits only in `call`."""
 
     opening = None
 
-    def __init__(self, agent: Agent, stopped: Event | None) -> None:
-        self._agent, self._stopped = agent, stopped
+    def __init__(self, agent: Agent, call: Caller) -> None:
+        self._agent, self._call = agent, call
+        self._context: EpisodeContext | None = None
 
-    def converse(self, observation: str, context: EpisodeContext) -> _AloneAgent:
-        self._agent.reset(observation, context)
+    def converse(self, observation: str, context: EpisodeContext) -> _BlockingAgent:
+        self._context = context
         return self
 
     async def act(self, observation: str) -> str | Reply:
-        if self._stopped is not None and self._stopped.is_set():
-            raise KeyboardInterrupt
+        return await self._call(self._act, observation)
+
+    def _act(self, observation: str) -> str | Reply:
+        if self._context is not None:  # the first action, so that an agent does everything in one thread
+            self._agent.reset(observation, self._context)
+            self._context = None
         return self._agent.act(observation)
 
 
+@dataclass(frozen=True, slots=True)
 class _EpisodeRunner:
     """Lets an agent act in one episode."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        spec: EpisodeSpec,
-        agent: Agent | ConcurrentAgent,
-        world: World,
-        tracker: BudgetTracker,
-        server: RunningServer | None,
-    ) -> None:
-        config = plan.config_of(spec.task, spec.variation)
-        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
-        self.spec, self.agent, self.tracker = spec, agent, tracker
+    recorder: EpisodeRecorder
+    tracker: BudgetTracker
+    call: Caller
 
-    def attempt(self, failure: InfraError | None) -> Attempt:
-        """Return the record of the episode, which a failure may have ended."""
-        if failure is not None:
-            self.recorder.fail(failure)
-        return Attempt(self.recorder.record(), failure if isinstance(failure, FhirServerError) else None)
-
-    async def run(self, agent: ConcurrentAgent | _AloneAgent, call: Caller) -> None:
+    async def run(self, agent: ConcurrentAgent | _BlockingAgent) -> None:
         """Run the episode."""
+        recorder = self.recorder
         try:
-            await call(self.recorder.open)
-            observation = await call(self.recorder.start)
+            episode = await self.call(recorder.open)
+            observation = await self.call(recorder.start)
             with self._agent_time():
-                conversation = agent.converse(observation, self._context())
-                self.recorder.opening = conversation.opening
+                conversation = agent.converse(observation, EpisodeContext.of(episode, recorder.seed))
+                recorder.opening = conversation.opening
             try:
-                await self._converse(conversation, observation, call)
+                await self._converse(conversation, observation)
             except EpisodeTruncated as end:
-                await call(self.recorder.truncate, end.stop_reason, str(end) or None)
+                await self.call(recorder.truncate, end.stop_reason, str(end) or None)
         finally:
-            await call(self.recorder.close)
+            await self.call(recorder.close)
 
-    async def _converse(self, conversation: AsyncConversation | _AloneAgent, observation: str, call: Caller) -> None:
+    async def _converse(self, conversation: AsyncConversation | _BlockingAgent, observation: str) -> None:
         step: Step | None = None
         try:
             while step is None or not step.done:
                 with self._agent_time():
                     reply = _as_reply(await conversation.act(observation))
-                step = await call(self._step, reply)
+                step = await self.call(self._step, reply)
                 observation = step.observation
         finally:
-            self._leave(conversation)
-
-    def _context(self) -> EpisodeContext:
-        recorder = self.recorder
-        return EpisodeContext(
-            env_id=recorder.config.env_id,
-            task=self.spec.task,
-            variation=self.spec.variation,
-            world=recorder.world,
-            seed=recorder.seed,
-            max_steps=recorder.episode.step_limit,
-            prompt=recorder.episode.prompt,
-            source=recorder.episode.task,
-        )
+            unfinished = getattr(conversation, "unfinished", None)
+            if isinstance(unfinished, Unfinished):
+                self._spend(*(lookup.reply for lookup in unfinished.lookups))
+                self.recorder.leave(unfinished)
 
     def _step(self, reply: Reply) -> Step:
         self._spend(reply.model, *(lookup.reply for lookup in reply.lookups))
         return self.recorder.step(reply)
-
-    def _leave(self, conversation: AsyncConversation | _AloneAgent) -> None:
-        """Record what a conversation did after its last action."""
-        unfinished = getattr(conversation, "unfinished", None)
-        if isinstance(unfinished, Unfinished):
-            self._spend(*(lookup.reply for lookup in unfinished.lookups))
-            self.recorder.leave(unfinished)
 
     def _spend(self, *replies: ModelReply | None) -> None:
         for reply in replies:
@@ -199,8 +197,11 @@ class _EpisodeRunner:
         except (FhirGymError, EpisodeTruncated):
             raise
         except Exception as error:
-            where = f"task {self.spec.task}, variation {self.spec.variation}, step {len(self.recorder.turns) + 1}"
-            raise AgentError(f"agent {self.agent.name} failed in {where}: {in_one_line(error)}") from error
+            spec, number = self.recorder.spec, len(self.recorder.turns) + 1
+            raise AgentError(
+                f"agent {self.recorder.agent.name} failed in task {spec.task}, variation {spec.variation}, "
+                f"step {number}: {in_one_line(error)}"
+            ) from error
 
 
 def _as_reply(result: object) -> Reply:

@@ -5,6 +5,7 @@ Each actor runs its episodes like a worker process. If an actor or its node dies
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -12,14 +13,16 @@ import pickle
 import re
 import socket
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import override
 
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent
@@ -27,9 +30,10 @@ from fhir_gym.arguments import require_whole
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.episode_runner import attempt_episode, run_at_once
+from fhir_gym.rollouts.episode_runner import Attempt, attempt_episode, run_alone
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
+from fhir_gym.rollouts.scheduler import Place, PlaceLostError
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 from fhir_gym.worlds.cache import find_copy, store_copy
 
@@ -47,129 +51,6 @@ def cause_of(error: Exception) -> str:
     """Return the last line of one of Ray's errors, which names the cause; the lines before it are a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-@dataclass(slots=True, eq=False)
-class _Actor:
-    """An actor, and its number of running episodes."""
-
-    handle: Any
-    ready: bool = False
-    running: int = 0
-
-
-class ActorPool:
-    """Actors that run episodes.
-
-    Args:
-        ray: The module `ray`, connected to a cluster.
-        kind: Ray's class of the actors; see `fhir_gym.rollouts.ray_cluster`.
-        wanted: Number of actors.
-        slots: Number of episodes that an actor runs concurrently.
-    """
-
-    def __init__(self, ray: Any, kind: Any, wanted: int, slots: int) -> None:
-        self._ray, self._kind, self.wanted, self._slots = ray, kind, wanted, slots
-        self._actors: list[_Actor] = []
-        self._calls: dict[Any, tuple[_Actor, int | None]] = {}
-        self._failed_starts = 0
-        self._warned = False
-        self._world_parts: list[Any] = []
-
-    def send(self, packed: bytes, world: World) -> None:
-        """Set what new actors receive: a pickled `Shipment`, and the world if their machine does not have it."""
-        self._packed, self._world = self._ray.put(packed), world
-
-    def fill(self, needed: int) -> None:
-        """Start actors until there is the wanted number, but at most `needed` actors."""
-        while len(self._actors) < min(self.wanted, needed):
-            actor = _Actor(self._kind.remote())
-            self._actors.append(actor)
-            self._prepare(actor)
-
-    @property
-    def has_free_actor(self) -> bool:
-        """Whether an actor can start an episode."""
-        return any(actor.ready and actor.running < self._slots for actor in self._actors)
-
-    def submit(self, number: int, episode: EpisodeSpec) -> None:
-        """Start an episode on the actor with the fewest running episodes."""
-        actor = min((one for one in self._actors if one.ready), key=lambda one: one.running)
-        actor.running += 1
-        self._calls[actor.handle.work.remote(episode)] = actor, number
-
-    def wait(self) -> Iterator[tuple[int, Rollout | Exception]]:
-        """Wait until calls end, and yield the number and the record of each ended episode.
-
-        If the actor of an episode died, yield Ray's error in place of the record.
-
-        Raises:
-            InfraError: Several actors in a row could not start.
-            Exception: The exception that an episode raised.
-        """
-        waiting = not self._warned and not any(actor.ready for actor in self._actors)
-        ended, _ = self._ray.wait([*self._calls], timeout=_PATIENCE if waiting else None)
-        if not ended:
-            self._warned = True
-            warnings.warn("the Ray cluster has no free CPU for an actor; the run waits for one", stacklevel=2)
-        for call in ended:
-            actor, number = self._calls.pop(call)
-            result = self._result(call)
-            if number is not None:
-                actor.running -= 1
-                yield number, result
-            if isinstance(result, Exception):
-                self._remove(actor, result)
-            elif number is None:
-                self._prepared(actor, has_world=result)
-
-    def close_agents(self) -> None:
-        """Let the agents of all actors close what they opened."""
-        calls = [actor.handle.close.remote() for actor in self._actors if actor.ready]
-        if calls:
-            self._ray.wait(calls, num_returns=len(calls), timeout=_CLOSING)
-
-    def kill(self) -> None:
-        """End all actors at once."""
-        for actor in self._actors:
-            self._ray.kill(actor.handle)
-
-    def _prepare(self, actor: _Actor) -> None:
-        call = actor.handle.prepare.remote(version("fhir-gym"), self._packed, self._world_parts)
-        self._calls[call] = actor, None
-
-    def _prepared(self, actor: _Actor, *, has_world: bool) -> None:
-        if has_world:
-            actor.ready, self._failed_starts = True, 0
-            return
-        if not self._world_parts:
-            with self._world.path.open("rb") as file:
-                while part := file.read(_PART):
-                    self._world_parts.append(self._ray.put(part))
-        self._prepare(actor)
-
-    def _remove(self, actor: _Actor, reason: Exception) -> None:
-        """Remove a dead or unreachable actor; its other calls end with errors too."""
-        if actor not in self._actors:
-            return
-        self._actors.remove(actor)
-        self._ray.kill(actor.handle)
-        if not actor.ready:
-            self._failed_starts += 1
-            if self._failed_starts >= _MAX_FAILED_STARTS:
-                raise InfraError(f"no Ray actor could start: {cause_of(reason)}") from reason
-
-    def _result(self, call: Any) -> Any:
-        """Return the result of a call, or Ray's error if the actor died; raise an exception of the actor's code."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(call)
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, Exception) and not isinstance(error.cause, errors.RayError):
-                raise error.cause from error
-            return error
-        except errors.RayError as error:
-            return error
 
 
 _FILES = ("task_file", "funcs_file")
@@ -251,7 +132,7 @@ class EpisodeActor:
 
     def work(self, spec: EpisodeSpec) -> Any:
         """Run an episode and return its record."""
-        return run_at_once(attempt_episode(self.plan, spec, self.agent, self.world, BudgetTracker())).rollout
+        return run_alone(self.plan, spec, self.agent, self.world)
 
     def _write_files(self, shipment: Shipment) -> dict[str, Any]:
         if not shipment.files:
@@ -286,8 +167,6 @@ _FIRST_ANSWER_TIMEOUT = 10.0
 """Maximum number of seconds to wait for a TCP connection to a cluster. Ray itself would wait for minutes."""
 _MAX_ATTEMPTS = 4
 """Number of actors that may die during the same episode until the run fails."""
-_AHEAD = 4
-"""Number of episodes per actor that may be finished or running before the next record in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,10 +209,11 @@ def _host_and_port(address: str | None) -> tuple[str, int] | None:
     return None if match is None else (match[1].strip("[]"), int(match[2]))
 
 
+@dataclass
 class RayRun:
     """A run on a Ray cluster. The constructor checks everything that needs no connection.
 
-    Args:
+    Attributes:
         plan: The episodes.
         agent: The agent. The actors run the episodes of a `ConcurrentAgent` concurrently.
         world: The world, which is sent to machines that do not have it.
@@ -346,61 +226,76 @@ class RayRun:
         FhirGymError: The agent cannot be sent to other processes.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        agent: Agent | ConcurrentAgent,
-        world: World,
-        tracker: BudgetTracker,
-        cluster: RayCluster,
-        concurrency: int,
-    ) -> None:
+    plan: RunPlan
+    agent: Agent | ConcurrentAgent
+    world: World
+    tracker: BudgetTracker
+    cluster: RayCluster
+    concurrency: int
+    failed_starts: int = field(default=0, init=False)
+    deaths: Counter[EpisodeSpec] = field(default_factory=Counter, init=False)
+    _world_parts: list[Any] = field(default_factory=list, init=False)
+    _told: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Pack what the actors need."""
         try:
-            self._ray: Any = import_module("ray")
+            self.ray: Any = import_module("ray")
         except ImportError as error:
             raise MissingExtraError("a run on a Ray cluster needs: pip install 'fhir-gym[ray]'") from error
-        self._plan, self._world, self._tracker, self._cluster = plan, world, tracker, cluster
-        self._concurrent = isinstance(agent, ConcurrentAgent)
-        self._slots = concurrency if self._concurrent else 1
-        shipment = Shipment.of(plan, agent, world, self._ray.cloudpickle.dumps)
+        self.is_concurrent = isinstance(self.agent, ConcurrentAgent)
+        shipment = Shipment.of(self.plan, self.agent, self.world, self.ray.cloudpickle.dumps)
         try:
-            self._packed: bytes = self._ray.cloudpickle.dumps(shipment)
+            self._packed: bytes = self.ray.cloudpickle.dumps(shipment)
         except Exception as error:
-            raise FhirGymError(f"agent {agent.name} cannot be sent to Ray actors: {in_one_line(error)}") from error
+            raise FhirGymError(f"agent {self.agent.name} cannot be sent to Ray actors: {in_one_line(error)}") from error
 
-    def rollouts(self) -> Iterator[Rollout]:
-        """Run the episodes, and yield the records of an `Agent` in order, and of a `ConcurrentAgent` as they finish."""
-        if not self._plan.episodes:
-            return
+    @contextmanager
+    def places(self) -> Iterator[Sequence[RayPlace]]:
+        """Connect to the cluster for a `with` block, and yield the actors, which run the episodes."""
+        settings: dict[str, Any] = {"num_cpus": self.cluster.cpus, "max_restarts": 0, "max_task_retries": 0}
+        if self.is_concurrent:
+            settings["max_concurrency"] = self.concurrency + 1  # one for closing the agent
         with self._connected() as cpus:
-            wanted = self._cluster.actors or max(1, int(cpus / self._cluster.cpus))
-            pool = ActorPool(self._ray, self._actor_class(), wanted, self._slots)
-            scheduler = _Scheduler(self._plan, self._tracker, pool, ordered=not self._concurrent)
+            self.shipment = self.ray.put(self._packed)
+            self.actor_class = self.ray.remote(**settings)(ConversationActor if self.is_concurrent else EpisodeActor)
+            actors = self.cluster.actors or max(1, int(cpus / self.cluster.cpus))
+            places = [RayPlace(self) for _ in range(min(actors, len(self.plan.episodes)))]
             try:
-                pool.send(self._packed, self._world)
-                yield from scheduler.rollouts()
-                if self._concurrent:
-                    pool.close_agents()
+                yield places
             finally:
-                pool.kill()
+                for place in places:
+                    place.kill()
 
-    def _actor_class(self) -> Any:
-        settings: dict[str, Any] = {"num_cpus": self._cluster.cpus, "max_restarts": 0, "max_task_retries": 0}
-        if self._concurrent:
-            return self._ray.remote(**settings, max_concurrency=self._slots + 1)(ConversationActor)
-        return self._ray.remote(**settings)(EpisodeActor)
+    def world_parts(self) -> list[Any]:
+        """Return references to the parts of the world file, for a machine that does not have it."""
+        if not self._world_parts:
+            with self.world.path.open("rb") as file:
+                while part := file.read(_PART):
+                    self._world_parts.append(self.ray.put(part))
+        return self._world_parts
+
+    def started(self) -> None:
+        """Note that an actor is ready."""
+        self._told, self.failed_starts = True, 0
+
+    def warn_of_wait(self) -> None:
+        """Warn once, unless an actor has been ready."""
+        if not self._told:
+            self._told = True
+            warnings.warn("the Ray cluster has no free CPU for an actor; the run waits for one", stacklevel=2)
 
     @contextmanager
     def _connected(self) -> Iterator[float]:
         """Connect to the cluster for a `with` block, and yield its number of CPUs."""
-        ray, address = self._ray, self._cluster.address
+        ray, address = self.ray, self.cluster.address
         mine = not ray.is_initialized()
         if not mine and address is not None:
             raise FhirGymError(f"this process is already connected to a Ray cluster: name no address, not {address}")
         if mine:
             settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address == LOCAL:
-                needed = (self._cluster.actors or 0) * self._cluster.cpus
+                needed = (self.cluster.actors or 0) * self.cluster.cpus
                 settings |= {"num_cpus": max(os.cpu_count() or 1, math.ceil(needed)), "include_dashboard": False}
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # without this, Ray reports its use to its makers
             try:
@@ -417,66 +312,69 @@ class RayRun:
                 ray.shutdown()
 
 
-class _Scheduler:
-    """Gives the episodes of a plan to actors, and yields their records."""
+class RayPlace(Place):
+    """An actor that runs episodes. If it dies or is unreachable, another actor takes its place."""
 
-    def __init__(self, plan: RunPlan, tracker: BudgetTracker, pool: ActorPool, *, ordered: bool) -> None:
-        self._episodes, self._tracker, self._pool, self._ordered = plan.episodes, tracker, pool, ordered
-        self._unstarted = deque(range(len(plan.episodes)))
-        self._lost: deque[int] = deque()
-        self._running = 0
-        self._losses: Counter[int] = Counter()
+    def __init__(self, run: RayRun) -> None:
+        super().__init__(self._attempt, run.concurrency if run.is_concurrent else 1, close=self._close)
+        self._run, self._ready = run, False
+        self._actor: Any = None
 
-    def rollouts(self) -> Iterator[Rollout]:
-        """Run the episodes until they are over or the budget is used up."""
-        done: dict[int, Rollout] = {}
-        following = 0
-        while self._go_on(following):
-            done |= self._finished()
-            while done and (not self._ordered or following in done):
-                rollout = done.pop(following if self._ordered else next(iter(done)))
-                following += 1
-                self._go_on(following)  # the actors work while the caller handles the record
-                yield rollout
+    @override
+    async def start(self) -> None:
+        self._actor = self._run.actor_class.remote()
+        parts: list[Any] = []
+        warning = asyncio.get_running_loop().call_later(_PATIENCE, self._run.warn_of_wait)
+        try:
+            while not await self._call("prepare", version("fhir-gym"), self._run.shipment, parts):
+                parts = self._run.world_parts()
+        finally:
+            warning.cancel()
+        self._ready = True
+        self._run.started()
 
-    def _go_on(self, following: int) -> bool:
-        """Give episodes to free actors, and return whether episodes remain.
+    @override
+    def restarts(self, lost: PlaceLostError) -> bool:
+        self.kill()
+        if not self._ready:
+            self._run.failed_starts += 1
+            if self._run.failed_starts >= _MAX_FAILED_STARTS:
+                raise InfraError(f"no Ray actor could start: {lost}") from lost
+        self._ready = False
+        return True
 
-        Args:
-            following: Number of the next episode in order.
+    def kill(self) -> None:
+        """End the actor at once."""
+        if self._actor is not None:
+            self._run.ray.kill(self._actor)
+
+    async def _attempt(self, spec: EpisodeSpec) -> Attempt:
+        try:
+            return Attempt.elsewhere(await self._call("work", spec), self._run.tracker)
+        except PlaceLostError as lost:
+            self._run.deaths[spec] += 1
+            if self._run.deaths[spec] < _MAX_ATTEMPTS:
+                raise
+            raise InfraError(
+                f"{_MAX_ATTEMPTS} Ray actors died in task {spec.task}, variation {spec.variation}: {lost}"
+            ) from lost
+
+    async def _close(self) -> None:
+        if self._run.is_concurrent and self._ready:
+            with suppress(PlaceLostError, TimeoutError):
+                await asyncio.wait_for(self._call("close"), _CLOSING)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the actor; raise an exception of its code.
+
+        Raises:
+            PlaceLostError: The actor died or is unreachable.
         """
-        self._pool.fill(self._running + len(self._lost) + len(self._unstarted))
-        while self._pool.has_free_actor and (number := self._next(following)) is not None:
-            self._pool.submit(number, self._episodes[number])
-            self._running += 1
-        return bool(self._running or self._lost or self._unstarted)
-
-    def _next(self, following: int) -> int | None:
-        """Return the number of an episode to start. A lost episode comes first; the budget has counted it before."""
-        if self._lost:
-            return self._lost.popleft()
-        if not self._unstarted or (self._ordered and self._unstarted[0] >= following + _AHEAD * self._pool.wanted):
-            return None
-        if not self._tracker.try_begin():
-            self._unstarted.clear()
-            return None
-        return self._unstarted.popleft()
-
-    def _finished(self) -> dict[int, Rollout]:
-        """Wait for calls to end, and return the records of finished episodes by number."""
-        found = {}
-        for number, result in self._pool.wait():
-            self._running -= 1
-            if isinstance(result, Rollout):
-                found[number] = result
-                if result.usage is not None:
-                    self._tracker.spend(result.usage)
-                continue
-            self._lost.append(number)
-            self._losses[number] += 1
-            if self._losses[number] >= _MAX_ATTEMPTS:
-                task, variation, _ = self._episodes[number]
-                raise InfraError(
-                    f"{_MAX_ATTEMPTS} Ray actors died in task {task}, variation {variation}: {cause_of(result)}"
-                ) from result
-        return found
+        errors = self._run.ray.exceptions
+        try:
+            return await getattr(self._actor, method).remote(*arguments)
+        except errors.RayError as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else None
+            if isinstance(cause, Exception) and not isinstance(cause, errors.RayError):
+                raise cause from error
+            raise PlaceLostError(cause_of(error)) from error

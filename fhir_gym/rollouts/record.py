@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.agents.dropping_window import short_form
-from fhir_gym.tasks import Task, Variation, Verdict
+from fhir_gym.tasks import Task, Variation, Verdict, get_pack
 from fhir_gym.types import Json, Phrasing
 
 SCHEMA_VERSION = 4
@@ -38,6 +38,7 @@ class TaskRecord(_Record):
         task_kind: ``query`` or ``action``.
         difficulty: 1 to 3.
         hash: Hash of the variation's parameters, prompt and start state.
+        pack_version: Version of the task's pack; empty if the task belongs to no pack.
     """
 
     key: str
@@ -49,6 +50,7 @@ class TaskRecord(_Record):
     category: str = ""
     task_kind: str = ""
     difficulty: int = 0
+    pack_version: str = ""
 
     @classmethod
     def of(cls, variation: Variation, task: Task[Any]) -> Self:
@@ -63,6 +65,7 @@ class TaskRecord(_Record):
             category=task.category,
             task_kind=task.kind,
             difficulty=task.difficulty,
+            pack_version=get_pack(task.pack).version if task.pack else "",
         )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
-from threading import Lock
 
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import EpisodeContext, GoldAgent, ModelReply, Opening, Reply, Usage
@@ -33,11 +31,6 @@ from fhir_gym.rollouts.record import (
 )
 from fhir_gym.tasks import Variation, Verdict, requests_answered
 
-_MAX_KNOWN = 10_000
-_known: OrderedDict[tuple[str, str, int, str], int] = OrderedDict()
-"""Requests of reference solutions by pack, task, variation and hash of the world."""
-_lock = Lock()
-
 
 def with_reference(verdict: Verdict, episode: Episode) -> Verdict:
     """Return a verdict whose `process` says how many requests the reference solution sends in the same variation.
@@ -48,35 +41,18 @@ def with_reference(verdict: Verdict, episode: Episode) -> Verdict:
     """
     if verdict.process.reference is not None or not verdict.success or not episode.task.judges_changes:
         return verdict
-    process = verdict.process.model_copy(update={"reference": reference_requests(episode)})
+    requests = episode.variation.reference_requests(partial(_play_reference, episode))
+    process = verdict.process.model_copy(update={"reference": requests})
     return verdict.model_copy(update={"process": process})
 
 
-def reference_requests(episode: Episode) -> int:
-    """Return the number of requests that the reference solution sends in an episode's variation."""
-    variation = episode.variation.number
-    key = (episode.config.env_id, episode.task.key, variation, episode.world.manifest.content_hash)
-    with _lock:
-        if key in _known:
-            return _known[key]
-    requests = _play(episode, variation)
-    with _lock:
-        _known[key] = requests
-        while len(_known) > _MAX_KNOWN:
-            _known.popitem(last=False)
-    return requests
-
-
-def _play(episode: Episode, variation: int) -> int:
-    """Play the reference solution on the embedded server up to its answer, so that nothing is graded."""
+def _play_reference(episode: Episode) -> int:
+    """Return the number of requests of the reference solution, up to its answer, so that nothing is graded."""
     config = replace(episode.config, world=episode.world, fhir_server=None, fhir_credentials=None, max_steps=None)
     agent = GoldAgent()
-    with Episode(config, task=episode.task.key, variation=variation) as own:
+    with Episode(config, task=episode.task.key, variation=episode.variation.number) as own:
         observation = own.start()
-        context = EpisodeContext(
-            config.env_id, own.task.key, variation, own.world, 0, own.step_limit, own.prompt, own.task
-        )
-        agent.reset(observation, context)
+        agent.reset(observation, EpisodeContext.of(own))
         while not (action := agent.act(observation)).startswith("FINISH"):
             observation = own.step(action).observation
         return requests_answered(own.requests)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any, TypeVar
 
 from fhir_gym import processes
-from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 
 R = TypeVar("R")
-
-_world: World | None = None
-"""The world of a worker process."""
 
 
 def run_jobs(
@@ -37,20 +32,11 @@ def run_jobs(
     if workers == 0:
         yield from (function(world, *job) for job in jobs)
         return
-    packed = pickle_packs(packs)
-    try:
-        with processes.worker_pool(workers, partial(_start, world, packed)) as pool:
-            parts = [pool.submit(_run, function, job) for job in jobs]
-            yield from (part.result() for part in parts)
-    except BrokenProcessPool as error:
-        raise InfraError("a worker process died, possibly because memory ran out: use fewer workers") from error
+    with processes.worker_pool(workers, partial(_prepare, world, pickle_packs(packs))) as submit:
+        parts = [submit(function, *job) for job in jobs]
+        yield from (part.result() for part in parts)
 
 
-def _start(world: World, packed: bytes) -> None:
-    global _world
-    _world = world
+def _prepare(world: World, packed: bytes) -> World:
     unpickle_packs(packed)
-
-
-def _run(function: Callable[..., R], job: tuple[Any, ...]) -> R:
-    return function(_world, *job)
+    return world

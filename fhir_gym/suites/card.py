@@ -18,6 +18,7 @@ from fhir_gym.printable import JSON_ESCAPES, markdown_text, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.suite import SuiteContent
+from fhir_gym.tasks import get_pack
 
 CARD_VERSION = 1
 """Version of the card's format."""
@@ -97,6 +98,7 @@ class PackCard(_Part):
 
     Attributes:
         env_id: Env id of the pack.
+        version: Version of the pack.
         world: Name of the world.
         world_hash: Content hash of the world.
         max_steps: Step limit.
@@ -105,6 +107,7 @@ class PackCard(_Part):
     """
 
     env_id: str
+    version: str
     world: str
     world_hash: str
     max_steps: int
@@ -253,6 +256,7 @@ def _pack(
         tasks[key[1]] = (successes + bool(one and one.success), graded + has_verdict)
     return PackCard(
         env_id=env_id,
+        version=get_pack(env_id).version,
         world=manifest.name,
         world_hash=manifest.content_hash,
         max_steps=content.suite.config(env_id).step_limit,
@@ -349,7 +353,8 @@ def _settings(card: Card) -> Iterator[tuple[str, str]]:
     yield "suite", f"{card.suite}, hash {card.suite_hash}"
     yield "fhir_gym", ", ".join(card.versions)
     for pack in card.packs:
-        yield pack.env_id, f"world {pack.world} {pack.world_hash}, at most {pack.max_steps} steps"
+        world = f"world {pack.world} {pack.world_hash}"
+        yield pack.env_id, f"version {pack.version}, {world}, at most {pack.max_steps} steps"
     yield "agent", card.agent.name
     for name, value in card.agent.settings.items():
         yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -26,7 +23,6 @@ from fhir_gym.web.episode_row import parse_line
 from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, check_views, lookup_views, message_text, step_views, turn_views, value_text
 
-_T = TypeVar("_T")
 _ALL = EpisodeQuery()
 _KEPT = 8
 """Number of replays and of reference solutions that stay in memory."""
@@ -81,8 +77,8 @@ class EpisodePages:
 
     def __init__(self, context: ViewerContext) -> None:
         self._context = context
-        self._traces = _Cache[EpisodeTrace](_KEPT)
-        self._golds = _Cache[Rollout](_KEPT)
+        self._trace = lru_cache(_KEPT)(lambda replay: trace_episode(replay.rollout, replay.world))
+        self._play_gold = lru_cache(_KEPT)(lambda replay: play_gold(replay.rollout, replay.world))
 
     def render(self, file: int, line: int, query: EpisodeQuery = _ALL) -> str:
         """Return the page of an episode.
@@ -166,7 +162,7 @@ class EpisodePages:
         except FhirGymError as error:
             world = str(error)
         key = (blake2b(index.line(file, line)).digest(), isinstance(world, World))
-        return rollout, world, self._traces.get(key, lambda: trace_episode(rollout, world))
+        return rollout, world, self._trace(_Replay(key, rollout, world))
 
     def _gold(self, rollout: Rollout, world: World | str) -> tuple[Rollout, EpisodeTrace]:
         """Return the record of the reference solution, and what it did.
@@ -178,8 +174,8 @@ class EpisodePages:
             raise FhirGymError(world)
         task = rollout.task
         key = (rollout.env_id, task.key, task.variation, task.phrasing, rollout.world.hash)
-        gold = self._golds.get(key, lambda: play_gold(rollout, world))
-        return gold, self._traces.get(key, lambda: trace_episode(gold, world))
+        gold = self._play_gold(_Replay(key, rollout, world))
+        return gold, self._trace(_Replay(key, gold, world))
 
     def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:
         """Return the addresses of related pages."""
@@ -295,27 +291,10 @@ def _opening(rollout: Rollout) -> list[tuple[str, LongText]]:
     return [(str(one.get("role")), message_text(one)) for one in rollout.opening.messages] if rollout.opening else []
 
 
-class _Cache(Generic[_T]):
-    """Keeps the values that were used last. Any thread may use it; two threads may make the same value.
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """An episode to replay, as an argument of a cached function. Replays with the same key are equal."""
 
-    Args:
-        size: Number of values to keep.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, _T] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return a value, which `make` makes if it is not in the cache."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-        return value
+    key: Hashable
+    rollout: Rollout = field(compare=False)
+    world: World | str = field(compare=False)

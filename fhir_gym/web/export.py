@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fhir_gym import processes
-from fhir_gym.errors import FhirGymError, InfraError
+from fhir_gym.errors import FhirGymError
 from fhir_gym.files import new_folder
 from fhir_gym.web.context import ASSETS, PageTemplates, ViewerContext
 from fhir_gym.web.links import FileLinks
@@ -63,8 +62,8 @@ def export_viewer(
         if workers == 0 or len(names) <= _ALONE:
             writing = _write_here(context, new, names)
         else:
-            start = partial(_start, paths, world, new, names, _packed_packs(index))
-            writing = _write_in_workers(start, names, workers)
+            prepare = partial(_prepare, paths, world, new, names, _packed_packs(index))
+            writing = _write_in_workers(prepare, names, workers)
         written = 0
         for pages in writing:
             written += pages
@@ -98,10 +97,6 @@ class PageWriter:
         (self._folder / name).write_text(page, "utf-8")
 
 
-_writer: PageWriter | None = None
-"""The writer of a worker process."""
-
-
 def _context(index: RolloutIndex, worlds: WorldStore) -> ViewerContext:
     """Return a viewer that has read its files, and whose links are those of an export."""
     index.update()
@@ -116,18 +111,12 @@ def _write_here(context: ViewerContext, folder: Path, names: Sequence[str]) -> I
         yield 1
 
 
-def _write_in_workers(start: Callable[[], None], names: Sequence[str], workers: int) -> Iterator[int]:
+def _write_in_workers(prepare: Callable[[], PageWriter], names: Sequence[str], workers: int) -> Iterator[int]:
     """Write the pages in worker processes; yield numbers of written pages."""
     # Neighbouring pages stay together, because they show the same episode, which is replayed once.
     parts = [names[first : first + _PART] for first in range(0, len(names), _PART)]
-    try:
-        with processes.worker_pool(min(workers, len(parts)), start) as pool:
-            yield from (one.result() for one in as_completed([pool.submit(_write_part, part) for part in parts]))
-    except BrokenProcessPool as error:
-        raise InfraError(
-            "a worker process died: it ran out of memory, or the main script exports without the guard "
-            '`if __name__ == "__main__":` that worker processes need'
-        ) from error
+    with processes.worker_pool(min(workers, len(parts)), prepare) as submit:
+        yield from (one.result() for one in as_completed([submit(_write_part, part) for part in parts]))
 
 
 def _packed_packs(index: RolloutIndex) -> bytes:
@@ -139,17 +128,14 @@ def _packed_packs(index: RolloutIndex) -> bytes:
     return pickle_packs(sorted(used.intersection(pack_ids())))
 
 
-def _start(paths: _Paths, world: World | None, folder: Path, names: Sequence[str], packs: bytes) -> None:
-    global _writer
+def _prepare(paths: _Paths, world: World | None, folder: Path, names: Sequence[str], packs: bytes) -> PageWriter:
     from fhir_gym.tasks.core.registry import unpickle_packs
 
     unpickle_packs(packs)
-    _writer = PageWriter(_context(RolloutIndex(paths), WorldStore([world] if world else [])), folder, names)
+    return PageWriter(_context(RolloutIndex(paths), WorldStore([world] if world else [])), folder, names)
 
 
-def _write_part(names: Sequence[str]) -> int:
-    if _writer is None:
-        raise RuntimeError("the worker process was not started")
+def _write_part(writer: PageWriter, names: Sequence[str]) -> int:
     for name in names:
-        _writer.write(name)
+        writer.write(name)
     return len(names)

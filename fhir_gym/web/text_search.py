@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ class TextSearch:
     def __init__(self, index: RolloutIndex) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._searches: OrderedDict[str, tuple[int, int]] = OrderedDict()  # id, and last episode that was searched
+        self._searches: dict[str, tuple[int, int]] = {}  # id, and last episode searched; the latest search comes last
         self._ids = 0
 
     def find(self, text: str) -> int:
@@ -46,7 +45,7 @@ class TextSearch:
                 self._ids += 1
                 search, last = self._ids, 0
             while len(self._searches) >= _MAX_SEARCHES:
-                _, (oldest, _) = self._searches.popitem(last=False)
+                oldest, _ = self._searches.pop(next(iter(self._searches)))
                 with self._index.changing() as db:
                     db.execute("DELETE FROM hit WHERE search = ?", (oldest,))
             sql = "SELECT file, start, length, id FROM episode WHERE id > ? ORDER BY file, line"

@@ -12,7 +12,7 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
 from fhir_gym.printable import one_line
 from fhir_gym.types import Resource
-from fhir_gym.worlds.fhir_client import ATTEMPTS, TRANSIENT, FhirClient, TooLargeError, diagnostics, objects
+from fhir_gym.worlds.fhir_client import RETRIES, TRANSIENT, FhirClient, TooLargeError, diagnostics, objects
 
 MOST_ENTRIES = 500
 """Maximum number of entries of a batch."""
@@ -130,11 +130,13 @@ class BatchClient(FhirClient):
     def _settled(self, entries: Sequence[bytes]) -> list[Resource]:
         """Return an answer for each entry, after repeating the entries that failed for a passing reason."""
         answers = self._exchange_all(entries)
-        for attempt in range(ATTEMPTS - 1):
-            again = [at for at, answer in enumerate(answers) if _status(answer) in (*TRANSIENT, _CONFLICT)]
-            if not again:
+        attempt = 0
+        while again := [at for at, answer in enumerate(answers) if _status(answer) in (*TRANSIENT, _CONFLICT)]:
+            pause = RETRIES.pause(attempt)
+            if pause is None:
                 break
-            self.pause(0.5 * 2**attempt)
+            self.pause(pause)
+            attempt += 1
             for at, answer in zip(again, self._exchange_all([entries[at] for at in again]), strict=True):
                 answers[at] = answer
         return answers

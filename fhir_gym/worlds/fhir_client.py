@@ -12,17 +12,16 @@ import httpx
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
-from fhir_gym.fhir.adapters.remote_client import LONGEST_PAUSE, retry_after
 from fhir_gym.fhir.messages import JSON
-from fhir_gym.http_client import ReplyTooLargeError, redirect_target
+from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, redirect_target, retry_after
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 """Status codes after which a request is repeated."""
 
-ATTEMPTS = 7
-"""Maximum number of attempts of a request; the pauses between them add up to half a minute."""
+RETRIES = RetryPolicy(6)
+"""The pauses between all attempts add up to half a minute."""
 
 
 class ExpiredError(WorldError):
@@ -92,9 +91,8 @@ class JsonClient:
             TooLargeError: The server refuses the size of the body.
             WorldError: All retries failed, or the response is not a JSON object.
         """
-        trouble = ""
-        for attempt in range(ATTEMPTS):
-            wait = min(LONGEST_PAUSE, 0.5 * 2**attempt)
+        for attempt in range(RETRIES.attempts):
+            asked = None
             try:
                 answer = self._ask(url, body)
             except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
@@ -115,11 +113,11 @@ class JsonClient:
                 if answer.status_code not in TRANSIENT:
                     return self._read(url, answer)
                 trouble = f"status {answer.status_code}{self._told(answer)}"
-                wait = retry_after(answer.headers) or wait
-            if attempt + 1 < ATTEMPTS:
-                self.pause(wait)
+                asked = retry_after(answer.headers)
+            if (pause := RETRIES.pause(attempt, asked)) is not None:
+                self.pause(pause)
         raise WorldError(
-            f"no response from {self.base} to {url} after {ATTEMPTS} attempts ({trouble}); "
+            f"no response from {self.base} to {url} after {RETRIES.attempts} attempts ({trouble}); "
             "finished work is kept: run the same command again to resume"
         )
 

@@ -13,6 +13,7 @@ import pytest
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_client import RetryPolicy
 from fhir_gym.rollouts import read_rollouts
 from tests.cli.conftest import Cli
 from tests.fhir.guarded_server import FailingServer, GuardedServer
@@ -77,7 +78,7 @@ def test_a_server_that_quotes_credentials_when_it_refuses_or_fails(
 
 
 def test_several_servers(cli: Cli, hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.PAUSES", ())
+    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.RETRIES", RetryPolicy(0))
     monkeypatch.setattr("fhir_gym.fhir.adapters.remote.SETTLING", 0.0)
     failing = FailingServer(create_app(hospital))
     out = tmp_path / "r.jsonl"

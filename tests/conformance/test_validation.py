@@ -1,11 +1,9 @@
 """Validation agrees with the recorded answers of a HAPI server; the floors are what is reached.
 
-`python -m tests.conformance.validation SHARED` prints the table.
+`python -m tests.conformance.validation` prints the table.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +15,8 @@ FLOORS = {"verdict": 1.0, "strict": 1.0, "expressions": 0.99, "texts": 0.99, "is
 
 
 @pytest.fixture(scope="module")
-def table(shared_dir: Path) -> dict[str, dict[str, float]]:
-    return compare(shared_dir)
+def table() -> dict[str, dict[str, float]]:
+    return compare()
 
 
 def test_no_share_falls_below_its_floor(table: dict[str, dict[str, float]]) -> None:

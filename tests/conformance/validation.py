@@ -1,6 +1,6 @@
 """Compare validation with the recorded answers of a HAPI server, for valid and for damaged records.
 
-`python -m tests.conformance.validation SHARED [--group G] [--show N] [--what W]` prints a table: by group, the share
+`python -m tests.conformance.validation [--group G] [--show N] [--what W]` prints a table: by group, the share
 of equal verdicts of `$validate` and of equal statuses of a POST in strict mode, the number of invalid records stored
 and of valid records refused, and the share of equal expressions and texts of the errors.
 """
@@ -8,7 +8,6 @@ and of valid records refused, and the share of equal expressions and texts of th
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import tempfile
 from collections import Counter, defaultdict
@@ -16,18 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.fhir import Request, Session
-from tests.conformance.recorded import empty_world
+from tests.conformance.recorded import cases, empty_world
+from tests.conformance.replay import Case
 
-RECORDING = "recorded_validate.jsonl.gz"
+RECORDING = "recorded_validate"
 COLUMNS = ("verdict", "strict", "let_in", "kept_out", "expressions", "texts", "issues")
 _JSON = {"content-type": "application/fhir+json"}
-Case = dict[str, Any]
-
-
-def cases(shared: Path) -> list[Case]:
-    """Return the recorded cases."""
-    with gzip.open(shared / "conformance" / RECORDING, "rt") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def _post(session: Session, url: str, resource: Any) -> tuple[int, list[dict[str, Any]]]:
@@ -69,17 +62,13 @@ def judge(case: Case, plain: Session, strict: Session) -> dict[str, Any]:
     }
 
 
-def compare(
-    shared: Path, *, group: str | None = None, show: int = 0, what: str = "verdict"
-) -> dict[str, dict[str, float]]:
+def compare(*, group: str | None = None, show: int = 0, what: str = "verdict") -> dict[str, dict[str, float]]:
     """Return the shares and numbers by group; `all` has those of all records."""
     tally: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as folder:
         world = empty_world(Path(folder))
         with world.session() as plain, world.session(validation="strict") as strict:
-            for case in cases(shared):
-                if group and case["group"] not in group.split(","):
-                    continue
+            for case in cases(RECORDING, group):
                 result = judge(case, plain, strict)
                 for row in (tally[case["group"]], tally["all"]):
                     row["n"] += 1
@@ -114,12 +103,11 @@ def _show(case: Case, ours: tuple[int, list[Any], int, list[Any]]) -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shared", type=Path)
     parser.add_argument("--group")
     parser.add_argument("--show", type=int, default=0, help="how many differing cases to print")
     parser.add_argument("--what", default="verdict", choices=COLUMNS, help="the column of the cases to print")
     options = parser.parse_args()
-    table = compare(options.shared, group=options.group, show=options.show, what=options.what)
+    table = compare(group=options.group, show=options.show, what=options.what)
     print(f"{'group':12} {'n':>4} " + " ".join(f"{column:>11}" for column in COLUMNS))
     for group, row in table.items():
         cells = (f"{row[c]:11.0f}" if c in ("let_in", "kept_out") else f"{row[c]:11.1%}" for c in COLUMNS)

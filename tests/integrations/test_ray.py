@@ -99,10 +99,12 @@ def test_a_killed_worker_does_not_change_what_the_budget_counts(
 
 
 def test_an_episode_that_kills_every_worker_ends_the_run(cluster: RayCluster, hospital: World, tmp_path: Path) -> None:
+    found: list[Rollout] = []
     running = run(ENV_ID, Dying(tmp_path, (1,), 99), tasks="01", variations="0-3", world=hospital, workers=cluster)
-    assert next(running).task.variation == 0
     with pytest.raises(InfraError, match="4 Ray actors died in task 01, variation 1: "):
-        next(running)
+        found.extend(running)
+    variations = [rollout.task.variation for rollout in found]
+    assert variations[0] == 0 and 1 not in variations  # other actors may have finished 2 and 3
     assert len([*tmp_path.iterdir()]) == 4
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fhir_gym.fhir import Limits, Response, Session, World
+from fhir_gym.fhir import Limits, Response, Session, World, costs
 from fhir_gym.fhir.store import store as store_module
-from fhir_gym.fhir.store import work_budget as work_budget_module
 from tests.fhir.writing import entry, patient
 from tests.property.model import Op
 from tests.property.scene import FHIR, JSON_PATCH, bare, json_patch, observation_content, probe, request_of, send
@@ -205,7 +204,7 @@ def test_a_request_broken_off_anywhere_leaves_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """If SQLite interrupts a write, its savepoints are lost; the session must recover."""
-    for module in (store_module, work_budget_module):
+    for module in (store_module, costs):
         monkeypatch.setattr(module, "PORTION", 1)
 
     def observed(number: int) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import pytest
 import fhir_gym
 from fhir_gym.reflexion import MemoryTrainingConfig
 from fhir_gym.reflexion.reviewing import Reviewer
-from fhir_gym.reflexion.training_folder import ReplyJournal, Spending
+from fhir_gym.reflexion.training_folder import ROLES, ReplyJournal
+from fhir_gym.rollouts import BudgetTracker
 from fhir_gym.testing import ChatServer
 from tests.reflexion.conftest import Study
 
@@ -25,9 +26,10 @@ def test_an_equal_request_is_sent_once(
         agent = config.agent.model_copy(update={"base_url": server.base_url})
         settings = config.model_copy(update={"agent": agent})
         journal = ReplyJournal(tmp_path / "replies.jsonl")
-        reviewer = Reviewer(settings, journal, Spending({}, None, None))
+        budgets = dict.fromkeys(ROLES, BudgetTracker())
+        reviewer = Reviewer(settings, journal, budgets)
         reviews = asyncio.run(reviewer.review_all([rollout] * 3))
-        again = Reviewer(settings, ReplyJournal(tmp_path / "replies.jsonl"), Spending({}, None, None))
+        again = Reviewer(settings, ReplyJournal(tmp_path / "replies.jsonl"), budgets)
         assert asyncio.run(again.review_all([rollout])) == reviews[:1]
         assert len(server.requests) == 2
     assert reviews[0] == reviews[1] == reviews[2]

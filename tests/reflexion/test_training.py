@@ -13,6 +13,7 @@ from fhir_gym.agents.memory import Memory
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, TaskError, TrainingBudgetError, TrainingError
 from fhir_gym.reflexion import MemoryTrainingConfig, train_memory, training_usage
 from fhir_gym.reflexion.prompts import LESSONS_HEADING
+from fhir_gym.rollouts import Budget, BudgetTracker, Prices
 from fhir_gym.testing import ChatServer, ScriptedReply
 from fhir_gym.testing.chat_server import Fault
 from tests.reflexion.conftest import LESSONS, Study, role
@@ -139,17 +140,17 @@ def tokens(request: Any) -> int:
 
 
 @pytest.mark.slow
-def test_a_caller_can_stop_the_training(server: ChatServer, config: MemoryTrainingConfig, out: Path) -> None:
-    seen: list[int] = []
-
-    def may_continue(usage: Any) -> bool:
-        seen.append(sum(one.total for one in usage.values()))
-        return len(seen) <= 7
-
+def test_a_larger_budget_can_stop_the_training(server: ChatServer, config: MemoryTrainingConfig, out: Path) -> None:
+    alone = config.model_copy(update={"concurrency": 1})
+    prices = {"agent": Prices(1.0, 1.0), "reflector": Prices(100.0, 100.0)}  # the evaluator costs nothing
+    budget = BudgetTracker(Budget(cost=0.05, prices=Prices()))
     with pytest.raises(TrainingBudgetError):
-        train_memory(config.model_copy(update={"concurrency": 1}), out, may_continue=may_continue)
-    assert seen[0] == 0 and seen == sorted(seen)
-    assert roles(server) == {"agent": 8, "evaluator": 2, "reflector": 1}  # 4 episodes, then 3 requests
+        train_memory(alone, out, budget=budget, prices=prices)
+    assert roles(server) == {"agent": 8, "evaluator": 1, "reflector": 1}  # 4 episodes, then the first review
+    assert budget.exhausted and budget.usage.total == sum(map(tokens, server.requests))
+    train_memory(alone, out, budget=BudgetTracker(Budget(tokens=10**6)))
+    usage = training_usage(out).values()
+    assert sum(one.total for one in usage) == sum(map(tokens, server.requests))
 
 
 @pytest.mark.parametrize("variations", ["1000", "0-1,1003"])

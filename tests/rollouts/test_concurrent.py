@@ -7,10 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,9 @@ from fhir_gym.agents import (
     Usage,
     make_opening,
 )
-from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import AgentError, EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, Prices, Rollout, plan, read_rollouts, run, write_rollouts
-from fhir_gym.rollouts.budget import BudgetTracker
-from fhir_gym.rollouts.runner import EpisodePool
 from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -167,6 +163,20 @@ def test_taking_only_some_rollouts_stops_the_rest(hospital: World) -> None:
     assert agent.closed == 1 and agent.at_once == 0 and agent.completions < 200
 
 
+def test_a_run_does_not_hurry_far_ahead_of_its_caller(hospital: World) -> None:
+    agent = Slow(0.0)
+    running = run(ENV_ID, agent, tasks="01", variations="0-900", concurrency=2, world=hospital)
+    next(running)
+    for _ in range(400):  # the first rollout counts until the caller asks for the next one
+        time.sleep(0.01)
+        if agent.completions >= 16:
+            break
+    time.sleep(0.1)
+    assert agent.completions == 16  # four episodes for each of two, with two completions each
+    assert len(list(islice(running, 20))) == 20
+    running.close()  # type: ignore[attr-defined]
+
+
 def test_resume_runs_only_missing_episodes_of_the_same_run(hospital: World, tmp_path: Path) -> None:
     path, agent = tmp_path / "r.jsonl", Failing(InfraError("down"), 9)
     choice: dict[str, Any] = {"tasks": "01", "variations": "0-7"}
@@ -261,44 +271,3 @@ def test_a_killed_and_resumed_run_with_faults_gives_the_same_records(
     union = [rollout for rollout in read_rollouts(stormy) if rollout.graded]
     assert lines(union) == lines(undisturbed)
     assert sum(rollout.timings.retries for rollout in union if rollout.timings) > 20
-
-
-def test_stopping_after_the_loop_closed(hospital: World) -> None:
-    """A run can be stopped while its thread is ending."""
-    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), [None])
-    ended = threading.Event()
-    pool._thread = threading.Thread(target=ended.wait, args=(20,))
-    pool._thread.start()
-    loop = asyncio.new_event_loop()
-    pool._work = loop.create_task(gather_or_cancel([]))
-    loop.run_until_complete(pool._work)
-    loop.close()
-    threading.Timer(0.05, ended.set).start()
-    pool.stop()
-    assert not pool._thread.is_alive()
-
-
-def test_a_failure_to_start_the_loop_is_raised(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller gets the exception even if the thread is already ending."""
-    failed = OSError("too many open files")
-
-    def no_loop(main: Coroutine[Any, Any, None]) -> None:
-        main.close()
-        raise failed
-
-    monkeypatch.setattr(asyncio, "run", no_loop)
-    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), [None])
-    pool.start()
-    monkeypatch.setattr(pool._thread, "is_alive", lambda: True)
-    with pytest.raises(OSError) as raised:
-        list(pool.rollouts())
-    pool.stop()
-    assert raised.value is failed
-
-
-def test_stopping_before_the_loop_starts(hospital: World) -> None:
-    pool = EpisodePool(plan(ENV_ID, tasks="01", variations=range(20)), Slow(), hospital, BudgetTracker(), [None])
-    pool.cancel()
-    pool.start()
-    assert list(pool.rollouts()) == []
-    pool.stop()

@@ -16,13 +16,14 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Get
-from fhir_gym.agents import EpisodeContext, GoldAgent, IdleAgent, Reply, ScriptedAgent
+from fhir_gym.agents import EpisodeContext, GoldAgent, IdleAgent, Reply, ScriptedAgent, Usage
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.rollouts import (
     Budget,
     BudgetTracker,
+    Prices,
     Rollout,
     completed,
     parse_numbers,
@@ -175,6 +176,24 @@ def test_an_agents_own_bug_in_a_worker_is_not_hidden(hospital: World) -> None:
     assert "ZeroDivisionError" in str(told.value.__cause__)
 
 
+class FailingLater(IdleAgent):
+    """An agent that raises an exception in its fourth episode."""
+
+    episodes = 0
+
+    def act(self, observation: str) -> str:
+        self.episodes += 1
+        return "FINISH([])" if self.episodes < 4 else str(1 / 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rollouts_before_an_error_are_kept(hospital: World, workers: int) -> None:
+    found: list[Rollout] = []
+    with pytest.raises(AgentError, match="task 01, variation 3, step 1: ZeroDivisionError"):
+        found.extend(run(ENV_ID, FailingLater(), tasks="01", variations="0-9", workers=workers, world=hospital))
+    assert [rollout.task.variation for rollout in found] == [0, 1, 2]
+
+
 class Forgetful(IdleAgent):
     """An agent that returns no action."""
 
@@ -325,6 +344,18 @@ def test_runs_can_share_a_budget(hospital: World) -> None:
     tracker = BudgetTracker(Budget(episodes=3))
     chosen = plan(ENV_ID, tasks="01", variations="0-1", world=hospital)
     assert [len(list(run_plan(chosen, "idle", budget=tracker))) for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_budget_within_another_is_limited_by_both() -> None:
+    project = BudgetTracker(Budget(tokens=100, episodes=2, prices=Prices(1.0, 1.0)))
+    part = BudgetTracker(Budget(tokens=50), project, spent=Usage(prompt=10))
+    assert [part.try_begin() for _ in range(3)] == [True, True, False] and project.exhausted
+    project = BudgetTracker(Budget(cost=1.0, prices=Prices(1.0, 1.0)))
+    part = BudgetTracker(Budget(prices=Prices(0.0, 100_000.0)), project)
+    part.spend(Usage(prompt=5, completion=9))
+    assert [project.usage.total, part.exhausted] == [14, False]
+    part.spend(Usage(completion=1))
+    assert [part.exhausted, project.exhausted] == [True, True]
 
 
 def test_seeds_differ_by_episode_and_not_by_plan() -> None:

@@ -20,6 +20,7 @@ from fhir_gym.agents import Completion, EpisodeContext, Message, Opening, Script
 from fhir_gym.errors import AgentError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_client import RetryPolicy
 from fhir_gym.rollouts import Budget, Rollout, run
 from tests.fhir.guarded_server import FailingServer
 from tests.rollouts.test_concurrent import Slow
@@ -32,7 +33,7 @@ READER = ScriptedAgent(["GET /Patient?_count=2&_sort=_id", "POST /Patient/_searc
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.PAUSES", ())
+    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.RETRIES", RetryPolicy(0))
     monkeypatch.setattr("fhir_gym.fhir.adapters.remote.SETTLING", 0.0)
 
 

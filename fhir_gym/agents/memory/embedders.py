@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.arguments import require_url, require_whole
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
-from fhir_gym.http_client import limit_replies
+from fhir_gym.http_client import RetryPolicy, limit_replies, retry_after
 
 Vectors = NDArray[np.float32]
 _WORD = re.compile(r"[^\W_]+")
@@ -210,7 +210,7 @@ class EndpointEmbedder:
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")
         require_url("base_url", self.base_url)
         self._key = api_key or os.environ.get("OPENAI_API_KEY")
-        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._timeout, self._policy = timeout, RetryPolicy(retries, backoff)
         self._dimension = 0 if dimension is None else require_whole("dimension", dimension, 1)
 
     def record(self) -> EmbedderRecord:
@@ -244,27 +244,26 @@ class EndpointEmbedder:
     def _request(self, texts: list[str]) -> list[list[float]]:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         body = {"model": self.model, "input": texts, "encoding_format": "float"}
-        last = ""
-        for attempt in range(self._retries + 1):
-            if attempt:
-                time.sleep(min(self._backoff * 2.0 ** (attempt - 1), 60.0))
+        for attempt in range(self._policy.attempts):
+            asked = None
             try:
                 with httpx.Client(timeout=self._timeout) as client:
                     limit_replies(client, self._timeout)
                     response = client.post(f"{self.base_url}/embeddings", json=body, headers=headers)
             except httpx.HTTPError as error:
                 last = type(error).__name__
-                continue
-            if response.status_code == 429 or response.status_code >= 500:
-                last = f"HTTP {response.status_code}"
-                continue
-            if not response.is_success:
-                shown = " ".join(response.text.split())[:200]
-                raise EndpointError(
-                    f"{self._host} rejects the embedding request (HTTP {response.status_code}: {shown})"
-                )
-            return _read_rows(response, len(texts), self._host)
-        raise InfraError(f"the embedding endpoint {self._host} failed {self._retries + 1} times: {last}")
+            else:
+                if response.is_success:
+                    return _read_rows(response, len(texts), self._host)
+                if response.status_code != 429 and response.status_code < 500:
+                    shown = " ".join(response.text.split())[:200]
+                    raise EndpointError(
+                        f"{self._host} rejects the embedding request (HTTP {response.status_code}: {shown})"
+                    )
+                last, asked = f"HTTP {response.status_code}", retry_after(response.headers)
+            if (pause := self._policy.pause(attempt, asked)) is not None:
+                time.sleep(pause)
+        raise InfraError(f"the embedding endpoint {self._host} failed {self._policy.attempts} times: {last}")
 
 
 def _read_rows(response: httpx.Response, count: int, host: str) -> list[list[float]]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shlex
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib import import_module
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ERROR, decode_arguments, error_text, function_schema, unknown_tool
 from fhir_gym.arguments import require_url
+from fhir_gym.concurrency import run_coroutine
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
 from fhir_gym.http_client import limit_size
 from fhir_gym.printable import one_line
@@ -73,7 +73,7 @@ class McpTools:
         self._connection: _Connection | None = None
         self._connections: list[_Connection] = []  # also those that failed and still close
         self._where = _describe(self._url, self._command)
-        listed, name, version = _run_in_thread(self._list())
+        listed, name, version = run_coroutine(self._list())
         self._schemas = {tool.name: _schema(tool) for tool in listed}
         self.name = f"mcp:{name}" if name else "mcp"
         self.settings: Mapping[str, Json] = {
@@ -283,9 +283,3 @@ def _text(result: CallToolResult) -> str:
     parts = [content.text if content.type == "text" else f"[{content.type}]" for content in result.content]
     text = "\n".join(parts)
     return text if not result.is_error or text.startswith(ERROR) else error_text(text or "the tool failed")
-
-
-def _run_in_thread(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine on an event loop in a thread, because the caller's thread may have a running event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

@@ -32,6 +32,7 @@ from fhir_gym.fhir.world import World
 from fhir_gym.http_server import bind, make_http_server, read_body
 
 BASE_PATH = "/fhir"
+_PURPOSE = "All records are synthetic. Not for clinical use."
 _PIECE = 65_536  # size in bytes of the pieces in which a large answer is sent
 
 
@@ -84,7 +85,7 @@ def fhir_endpoint(
         if page is not None and _is_browser_at_base(http, path):
             return HTMLResponse(page(_base_url(http)))
         if path != BASE_PATH and not path.startswith(f"{BASE_PATH}/"):
-            return _outcome(404, f"This server answers under {_base_url(http)}")
+            return _outcome(404, f"This server answers under {_base_url(http)}. {_PURPOSE}")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(http.headers.raw)}
         request = Request(
             method=http.method,

@@ -15,15 +15,11 @@ from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
-from fhir_gym.http_client import ReplyTooLargeError, redirect_target
+from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, redirect_target, retry_after
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 
-PAUSES = (0.5, 1.0, 2.0, 4.0)
-"""Pauses before the retries of a request, in seconds, unless the server asks for another pause."""
-
-LONGEST_PAUSE = 60.0
-"""Longest pause that a server can ask for, in seconds."""
+RETRIES = RetryPolicy(4)
 
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout)
@@ -106,12 +102,13 @@ class RemoteClient:
         """
         if repeatable is None:
             repeatable = request.method in ("GET", "HEAD")
-        pauses = iter(PAUSES)
+        attempt = 0
         while isinstance(result := self._attempt(request, repeatable), _Failure):
-            pause = next(pauses, None)
+            pause = RETRIES.pause(attempt, result.pause)
             if pause is None or not result.passing or not (repeatable or isinstance(result.error, NotSentError)):
                 raise result.error
-            sleep(pause if result.pause is None else result.pause)
+            sleep(pause)
+            attempt += 1
         return result
 
     def read(self, path: str) -> Response:
@@ -203,12 +200,6 @@ class RemoteClient:
         return self._client.request(
             request.method, url, headers=headers, content=request.body or None, follow_redirects=False
         )
-
-
-def retry_after(headers: httpx.Headers) -> float | None:
-    """Return the pause in seconds that a server asks for, at most `LONGEST_PAUSE`; None if it asks for none."""
-    text = headers.get("retry-after", "")
-    return min(LONGEST_PAUSE, float(text)) if text.isascii() and text.isdigit() else None
 
 
 def _is_json(answer: httpx.Response) -> bool:

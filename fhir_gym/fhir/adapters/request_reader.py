@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from fhir_gym.fhir import search, serialization
 from fhir_gym.fhir.adapters.outgoing import FHIR_JSON, Outgoing, RefusedEntry, RequestPart, is_bundle
-from fhir_gym.fhir.costs import json_values, refusing
+from fhir_gym.fhir.costs import WorkBudget, json_values, refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.interaction_log import WRITES, Kind
 from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, read_entries, read_patch_resource
@@ -30,7 +30,6 @@ from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routes import Target, parse_path, route
 from fhir_gym.fhir.session import without_surrogates
-from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.fhir.urls import Pairs, decode, decode_form, decode_query
 from fhir_gym.fhir.world import World
 from fhir_gym.types import Json, Resource

@@ -4,17 +4,6 @@ from fhir_gym.fhir.store.builder import WorldBuilder
 from fhir_gym.fhir.store.manifest import Manifest
 from fhir_gym.fhir.store.schema import ResourceRow, stored
 from fhir_gym.fhir.store.store import Savepoint, Snapshot, Store
-from fhir_gym.fhir.store.work_budget import WorkBudget
 from fhir_gym.fhir.store.world_file import WorldFile
 
-__all__ = [
-    "Manifest",
-    "ResourceRow",
-    "Savepoint",
-    "Snapshot",
-    "Store",
-    "WorkBudget",
-    "WorldBuilder",
-    "WorldFile",
-    "stored",
-]
+__all__ = ["Manifest", "ResourceRow", "Savepoint", "Snapshot", "Store", "WorldBuilder", "WorldFile", "stored"]

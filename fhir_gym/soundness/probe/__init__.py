@@ -2,8 +2,7 @@
 
 `probe` trains learners on a task's training variations and evaluates them on test variations. A task passes if no
 learner finds the target more often than a fair guess among the qualifying records does (`ranker`), and no learner
-predicts the answer better than the most frequent answer does (`blind`). `probe` needs scikit-learn, which the extra
-``dev`` installs.
+predicts the answer better than the most frequent answer does (`blind`). `probe` needs scikit-learn.
 """
 
 from fhir_gym.soundness.probe.report import BlindReport, ProbeReport, RankerReport, TaskProbe

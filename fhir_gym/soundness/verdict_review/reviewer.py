@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 from fhir_gym.agents.chat_messages import Completion, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
-from fhir_gym.concurrency import gather_or_cancel
+from fhir_gym.concurrency import gather_or_cancel, run_coroutine
 from fhir_gym.errors import FhirGymError, InfraError, RecordError
 from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
@@ -130,7 +129,7 @@ class VerdictReviewer:
             known = {} if overwrite else _read(target / REVIEWS, self._model.model)
             with _Pass(self, target / REVIEWS, known, budget or BudgetTracker(), progress) as current:
                 try:
-                    asyncio.run(current.run(iter(rollouts)))
+                    run_coroutine(current.run(iter(rollouts)))
                 finally:
                     run = current.result
                     run.reviews = tuple(sorted(known.values(), key=lambda one: one.place))

@@ -39,6 +39,7 @@ class Pack:
 
     Attributes:
         env_id: Id of the environment (``"FHIRAgent/Appointment-v0"``).
+        version: Version of the tasks, their prompts and checks; see docs/versioning.md.
         title: Subject of the tasks, as a short phrase.
         package: Name of a package with task modules.
         tasks: Further task classes.
@@ -59,6 +60,7 @@ class Pack:
     """
 
     env_id: str
+    version: str = "1.0"
     title: str = ""
     package: str = ""
     tasks: tuple[type[Task[Any]], ...] = ()

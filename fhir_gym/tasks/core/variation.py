@@ -173,6 +173,7 @@ class DrawnVariation:
         next_id: The first id (a number) that the server assigns.
         prompts: The prompts that were built so far, by phrasing.
         idle_checks: The names of the checks that an idle agent passes, as far as they are known, by grading.
+        reference_requests: Number of requests of the reference solution; None if nobody has counted them.
     """
 
     params: Any
@@ -181,6 +182,7 @@ class DrawnVariation:
     next_id: int
     prompts: dict[Phrasing, str] = field(default_factory=dict)
     idle_checks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    reference_requests: int | None = None
 
     @property
     def setup(self) -> Sequence[Resource]:
@@ -322,6 +324,14 @@ class Variation:
     def idle_checks(self) -> dict[str, tuple[str, ...]]:
         """The names of the checks that an idle agent passes, as far as they are known, by grading."""
         return {} if self._drawn is None else self._drawn.idle_checks
+
+    def reference_requests(self, count: Callable[[], int]) -> int:
+        """Return the number of requests of the reference solution, which `count` counts the first time."""
+        if self._drawn is None:
+            return count()
+        if self._drawn.reference_requests is None:
+            self._drawn.reference_requests = count()
+        return self._drawn.reference_requests
 
     def open_session(self, world: World, **settings: Any) -> Session:
         """Open a session with the start state.

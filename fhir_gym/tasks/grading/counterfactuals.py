@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
+from fhir_gym.fhir.costs import WorkBudget
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
-from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts, returned_resources
 from fhir_gym.tasks.grading.plain_requests import SearchedResource, parse_plain
 from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from fhir_gym.agents import LocalAgent, Transformer
+from fhir_gym.concurrency import run_coroutine
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
@@ -87,7 +87,7 @@ class PolicyRollouts:
         """Play the episodes that the prompts name and return their tokens, masks and rewards."""
         choices = [read_prompt(prompt) for prompt in prompts]
         agent = self._make_agent(policy_transformer(trainer))
-        self.rollouts = _run(self._play(agent, choices, trainer.state.global_step))
+        self.rollouts = run_coroutine(self._play(agent, choices, trainer.state.global_step))
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
         return {
@@ -125,13 +125,3 @@ def policy_transformer(trainer: Any) -> Transformer:
     model = trainer.accelerator.unwrap_model(trainer.model)
     precision = trainer.accelerator.autocast
     return Transformer.around(model, trainer.processing_class, name="policy", precision=precision, constant=True)
-
-
-def _run(work: Coroutine[Any, Any, list[Rollout]]) -> list[Rollout]:
-    """Run a coroutine, in a thread if this thread runs an event loop already, as notebooks do."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

@@ -88,14 +88,13 @@ class FHIRToolEnv:
         self._close_episode()
         wording = parse_phrasing(phrasing) if isinstance(phrasing, str) else phrasing
         self._result, self._choice = None, EpisodeChoice(env_id, task, variation, wording)
-        config, world = self._configs.of(self._choice)
+        config, _ = self._configs.of(self._choice)
         try:
             self._episode = episode = Episode(config, task=task, variation=variation)
             observation = episode.start()
         except InfraError as error:
             return self._fail(error)
-        context = EpisodeContext(env_id, task, variation, world, 0, episode.step_limit, episode.prompt, episode.task)
-        return str(make_opening("tools", observation, context).messages[-1]["content"])
+        return str(make_opening("tools", observation, EpisodeContext.of(episode)).messages[-1]["content"])
 
     def get_reward(self) -> float | None:
         """Return the reward of the episode; None after an infrastructure failure, so that TRL excludes the episode.

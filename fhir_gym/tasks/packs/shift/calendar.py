@@ -252,7 +252,25 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     def met(self, number: int) -> Calendar:
         """Return the calendar before the first write for a request."""
-        return self.before(self._first_write_for(number))
+        return self._ordered_by_letter(number, self._first_write_for(number))
+
+    def _ordered_by_letter(self, number: int, write: int) -> Calendar:
+        """Return the calendar before a write, as it would be if requests were handled in the order of their letters.
+
+        It lacks what the agent wrote too early, for requests with later letters, and contains what the agent wrote too
+        late, for requests with earlier letters. Live requests have no letters.
+        """
+        if self.log.is_live:
+            return self.before(write)
+        earlier, later = (frozenset().union(*some) for some in (self.claimed[:number], self.claimed[number + 1 :]))
+        early = later - earlier - self.claimed[number]
+        writes = [one for one in self._writes if one.number < write and not (one.by_agent and one.record in early)]
+        states = {one.record: one.after for one in writes}
+        for records in self.claimed[:number]:
+            own = records - self.claimed[number]
+            if any(one.record in own for one in self.log.writes_of_agent) and not states.keys() & own:
+                states |= {record: self.log.at_end(record) for record in sorted(own & self.log.touched)}
+        return self._with(states)
 
     def _first_write_for(self, number: int) -> int:
         """Return the number of the agent's first write for a request; if there is none, that of the report."""
@@ -356,7 +374,10 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         def saw_none(seen: int) -> bool:
             if is_none or seen > report:
                 return seen <= report
-            return best(self.before(seen)) is None and best(self._at_report(seen, report, planned)) is None
+            return (
+                best(self._ordered_by_letter(number, seen)) is None
+                and best(self._at_report(seen, report, planned)) is None
+            )
 
         return bool(looks) and all(any(map(saw_none, sorted(shown))) for shown in looks)
 

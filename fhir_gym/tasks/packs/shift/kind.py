@@ -212,6 +212,11 @@ class AddRequest(Protocol):
         """Add a request with an outcome."""
 
 
+def is_mixed(outcomes: Sequence[str]) -> bool:
+    """Whether at least one of several requests is done, and at least one is declined."""
+    return len(outcomes) == 1 or (DONE in outcomes and {*outcomes} != {DONE})
+
+
 class RequestKind(ABC, Generic[S, R]):
     """A kind of request: how it is drawn, worded, solved and judged.
 
@@ -292,7 +297,7 @@ class RequestKind(ABC, Generic[S, R]):
                 if rng.random() < _DECLINED:
                     by_name = rng.random() < _BY_NAME and not BY_NAME & {*outcomes}
                     outcomes[place] = rng.choice(names if by_name else others)
-            if count == 1 or (DONE in outcomes and set(outcomes) != {DONE}):
+            if is_mixed(outcomes):
                 return outcomes
 
     def draw_chain(self, rng: random.Random, count: int) -> tuple[list[str], int | None]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import (
@@ -20,9 +20,9 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Request
+from fhir_gym.tasks.packs.shift.kind import Request, RequestKind, is_mixed
 from fhir_gym.tasks.packs.shift.lookups import Named
-from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.types import Resource
 
 PATIENT_RULE = (
@@ -43,6 +43,49 @@ class PatientRequest(Request):
 
 
 Q = TypeVar("Q", bound=PatientRequest)
+_SEQUENCES = 8
+"""Number of sequences of outcomes that are tried for the patients of a scene."""
+
+
+class PatientSampler(Protocol):
+    """Chooses requests about given patients, one after the other."""
+
+    @property
+    def requests(self) -> Sequence[Any]:
+        """The requests so far."""
+
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Add a request; it may have another outcome if its patient cannot have this one. See `AddRequest`."""
+
+
+def choose_by_patient(
+    kind: RequestKind[Any, Any],
+    rng: random.Random,
+    scene: Any,
+    outcomes: Sequence[str],
+    dependent: int | None,
+    sampler: Callable[[Sequence[Named], Sequence[str]], PatientSampler],
+) -> tuple[Any, ...] | None:
+    """Choose requests about patients who are drawn first, so that every patient is equally likely in every request.
+
+    No patient can have every outcome, so the patients stay while the outcomes are drawn again.
+
+    Args:
+        kind: The kind of the requests.
+        rng: Random generator.
+        scene: The scene.
+        outcomes: The outcomes.
+        dependent: See `RequestKind.choose`.
+        sampler: Makes a sampler from the names of the patients, in random order, and the outcomes.
+    """
+    names = names_for(rng, scene.people, DONE)
+    for _ in range(_SEQUENCES):
+        sampled = sampler(names, outcomes)
+        is_complete = kind.add_requests(sampled.add, outcomes, dependent)
+        if is_complete and is_mixed([request.outcome for request in sampled.requests]):
+            return tuple(sampled.requests)
+        outcomes, dependent = kind.draw_chain(rng, len(outcomes))
+    return None
 
 
 def draw_patients(
@@ -88,6 +131,12 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
         return {}
     qualifying = tuple(f"Patient/{one.id}" for _, one in single_patients(people))
     return {"target": f"Patient/{ids[0]}", "qualifying": qualifying}
+
+
+def drawn_again(request: Q, earlier: Sequence[Q]) -> Q:
+    """Return a request about the patient of an earlier one, with the patients among whom that one was drawn."""
+    first = next(other for other in earlier if other.patients == request.patients)
+    return request.model_copy(update={"target": first.target, "qualifying": first.qualifying})
 
 
 def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:

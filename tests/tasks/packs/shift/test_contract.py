@@ -14,6 +14,8 @@ import pytest
 from fhir_gym import Episode, get_task, task_keys
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir import World
+from fhir_gym.tasks import Gold
+from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, BY_NAME, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams, StaticShift
@@ -25,6 +27,7 @@ from tests.tasks.packs.shift.playing import (
     edited,
     failed,
     finish,
+    follow,
     in_transactions,
     names_of_checks,
     only_reads,
@@ -459,6 +462,27 @@ def test_all_writes_may_come_at_the_end(hospital: World, solved: Callable[[Episo
 
 
 # Questions
+
+
+# In P2, the same orders are left whatever the order of the requests.
+@pytest.mark.parametrize("kind", [kind for kind in WRITING if kind_of(kind).depending and kind != "P2"])
+@pytest.mark.parametrize("variation", range(3))
+def test_the_order_of_the_letters_matters(hospital: World, kind: str, variation: int) -> None:
+    """An agent that begins with the last request fails, even if it reports what it met."""
+    episode = opened(hospital, f"{kind}-1", variation)
+    params, requests = params_of(episode), kind_of(kind)
+    rules, now = requests.rule_values(params.scene), parse_instant(params.now)
+
+    def backwards() -> Gold:
+        learnt: dict[str, Any] = {}
+        outcomes: list[str] = []
+        for request in reversed(params.requests):
+            outcomes.insert(0, (yield from requests.solve(request.ask, rules, now, learnt)))
+        yield finish(outcomes)
+
+    step = follow(episode, backwards(), lambda action: [action])
+    assert step.done
+    assert failed(step)
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)

@@ -41,8 +41,8 @@ from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
 _MINUTES = (15, 30, 45, 60, 90, 120, 180, 240, 360)
-_WINDOWS = 150
-"""Number of questions that are drawn for a request."""
+_WINDOWS = 60
+"""Number of windows that are drawn for a patient."""
 _FEWEST_RULES = {"number": 3, "names": 3, "longest": 2}
 """Number of rules that must make a difference to a question."""
 
@@ -192,7 +192,7 @@ def _draw_request(
     used: Collection[Named],
     outcome: str,
 ) -> ContactRequest | None:
-    """Draw patients and windows until the question has an outcome; None if that does not happen.
+    """Draw a patient, and windows until the question has an outcome; None if no patient has it.
 
     Args:
         rng: Random generator.
@@ -204,21 +204,23 @@ def _draw_request(
     """
     measure, full_names = rng.choice(MEASURES), names_of(scene.people)
     left = [one for one in names if one[0] not in used] or names
-    for _ in range(_WINDOWS if left else 0):
-        name, ids = rng.choice(left)
-        hours = rng.choice(scene.hours)
-        this_hour = parse_instant(scene.now).replace(minute=0, second=0)
-        start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
-        ask = ContactContent(
-            patient=name,
-            measure=measure,
-            first=instant(start),
-            last=instant(start + timedelta(hours=hours)),
-            minutes=1 if measure == "longest" else rng.choice(_MINUTES),
-        )
-        found = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
-        if found:
-            return ContactRequest(ask=ask, outcome=found, patients=ids, **target_among(ids, scene.people))
+    this_hour = parse_instant(scene.now).replace(minute=0, second=0)
+    for name, ids in rng.sample(left, len(left)):  # the patient first, so that all are equally likely
+        for _ in range(_WINDOWS):
+            hours = rng.choice(scene.hours)
+            start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
+            ask = ContactContent(
+                patient=name,
+                measure=measure,
+                first=instant(start),
+                last=instant(start + timedelta(hours=hours)),
+                minutes=1 if measure == "longest" else rng.choice(_MINUTES),
+            )
+            value = outcome
+            if len(ids) == 1:
+                value = _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
+            if value:
+                return ContactRequest(ask=ask, outcome=value, patients=ids, **target_among(ids, scene.people))
     return None
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
@@ -50,7 +50,14 @@ from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
     slots_within_limits,
     values_for,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    choose_by_patient,
+    ids_of,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -74,10 +81,8 @@ from fhir_gym.types import Resource
 
 _TRIES, _MORE_TRIES = 8, 12
 """Numbers of wishes that are drawn for each patient, and for a patient for whom a rare rule must matter."""
-_MOST_TRIED = 6
-"""Number of patients for whom a request is sought that a mistake would change."""
-_SEQUENCES = 5
-"""Number of sequences of outcomes that are tried after the first request."""
+_BY_RULES = (DONE, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+"""The outcomes that the patient's name alone does not decide."""
 _LAST_DAY_IGNORED, _WEEKS_IGNORED = "last day ignored", "weeks ignored"
 _WITHOUT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {_LAST_DAY_IGNORED: {"last_day": date.max}, _WEEKS_IGNORED: {"full_weeks": frozenset[date]()}}
@@ -98,7 +103,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
-    depending = (DONE,)
+    depending = (DONE, NO_FREE_TIME)
     minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
@@ -158,24 +163,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[BookingRequest, ...] | None:
-        first = outcomes[0]
-        if dependent is None or first in BY_NAME:
-            chooser = _Chooser(rng, scene)
-            return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
-        # Every patient of the first request is equally likely. So the patient stays, and the outcomes change: not every
-        # outcome is possible for every patient, nor is every sequence of outcomes after it.
-        names = names_for(rng, scene.people, first)
-        others = [outcome for outcome in (DONE, *self.codes) if outcome not in {first, *BY_NAME}]
-        possible = [first, *rng.sample(others, len(others))]
-        for _ in range(_SEQUENCES):
-            chooser = _Chooser(rng, scene)
-            first = chooser.add_first(names, possible)
-            while outcomes[0] != first:
-                outcomes, dependent = self.draw_chain(rng, len(outcomes))
-            if self.add_requests(chooser.add, outcomes[1:], dependent and dependent - 1):
-                return tuple(chooser.found)
-            outcomes, dependent = self.draw_chain(rng, len(outcomes))
-        return None
+        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
 
     @override
     def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
@@ -269,36 +257,49 @@ class _Chooser:
     Args:
         rng: Random generator.
         scene: The place and the policies.
+        names: The patients, in random order. The first of them get requests.
+        outcomes: The outcomes of all requests.
     """
 
-    def __init__(self, rng: random.Random, scene: PolicyClinicScene) -> None:
+    def __init__(
+        self, rng: random.Random, scene: PolicyClinicScene, names: Sequence[Named], outcomes: Sequence[str]
+    ) -> None:
         self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
+        count = sum(outcome not in BY_NAME for outcome in outcomes)
+        self._names, self._spare = [*names[:count]], [*names[count:]]
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values: dict[tuple[str, str], dict[str, str]] = {}
         self._seen: dict[tuple[str, str], FixedCalendar] = {}
         self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
         self._services = sorted({one.service.display for one in scene.practitioners})
-        self.found: list[BookingRequest] = []
-
-    def add_first(self, names: Sequence[Named], outcomes: Sequence[str]) -> str:
-        """Choose the first request: about the first patient who can have one of the outcomes; return the outcome."""
-        for name in names:
-            for outcome in outcomes:
-                mistakes = (self._draw_mistake(outcome), "", "", "")
-                if self._add((name, outcome, mistake) for mistake in mistakes):
-                    return outcome
-        raise TaskError("a scene of booking rules has no patient whose request has an outcome")
+        self.requests: list[BookingRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
-        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        used = [request.ask.patient for request in self.found]
-        names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
+        """Add a request about one of the patients, and return whether that succeeds.
+
+        Args:
+            outcome: The outcome. The patient may have another one if it is not possible and nothing depends on it.
+            depends: Whether the outcome must depend on an earlier request.
+        """
+        if outcome in BY_NAME:
+            used = [request.ask.patient for request in self.requests]
+            names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
+            return self._add((name, outcome, "") for name in names)
         if depends:
-            return self._add((name, outcome, EARLIER_REQUESTS_IGNORED) for name in names)
-        mistake = self._draw_mistake(outcome)
-        tried = names if mistake in _WITHOUT else names[:_MOST_TRIED]
-        return self._add([(name, outcome, mistake) for name in tried] + [(name, outcome, "") for name in names])
+            choices = [(outcome, EARLIER_REQUESTS_IGNORED) for outcome in dict.fromkeys((outcome, DONE, NO_FREE_TIME))]
+            return any(self._add_for(name, choices) for name in [*self._names])
+        others = [other for other in _BY_RULES if other != outcome]
+        outcomes = [outcome, *self._rng.sample(others, len(others))]
+        choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
+        return any(self._add_for(name, choices) for name in [*self._names, *self._spare])
+
+    def _add_for(self, name: Named, choices: Iterable[tuple[str, str]]) -> bool:
+        """Add the first possible request about a patient with one of these outcomes and mistakes."""
+        is_added = self._add((name, outcome, mistake) for outcome, mistake in choices)
+        if is_added:
+            (self._names if name in self._names else self._spare).remove(name)
+        return is_added
 
     def _draw_mistake(self, outcome: str) -> str:
         """Draw the mistake that should change a request with an outcome."""
@@ -310,7 +311,7 @@ class _Chooser:
         request = next((request for choice in choices if (request := self._draw(*choice))), None)
         if request is None:
             return False
-        self.found.append(request)
+        self.requests.append(request)
         if request.outcome == DONE:
             _, slot = self._decide(request.ask, request.patients[0])
             assert slot is not None
@@ -325,8 +326,7 @@ class _Chooser:
         Returns None if that does not happen.
         """
         ids = ids_of(name, self._scene.people)
-        for _ in range(_MORE_TRIES if mistake in (EARLIER_REQUESTS_IGNORED, *_WITHOUT) else _TRIES):
-            ask = self._ask(name)
+        for ask in self._asks(name, mistake):
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
                 aimed = target_among(ids, self._scene.people)
                 return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
@@ -342,6 +342,16 @@ class _Chooser:
         del wishes["minutes"]  # policies limit the length
         chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
         return BookingContent(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+
+    def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
+        """Draw what a patient may ask for."""
+        if mistake == EARLIER_REQUESTS_IGNORED:  # who asks for the same as an earlier patient may compete for a slot
+            earlier = [request.ask for request in self.requests if request.outcome == DONE]
+            similar = [other for ask in earlier for other in (ask, *ask.without_one_wish())]
+            for ask in self._rng.sample(similar, len(similar)):
+                yield ask.model_copy(update={"patient": name})
+        for _ in range(_MORE_TRIES if mistake in _WITHOUT else _TRIES):
+            yield self._ask(name)
 
     def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
         """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""

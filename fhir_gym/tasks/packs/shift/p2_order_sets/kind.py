@@ -57,9 +57,9 @@ from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
     absent_patient,
     draw_patients,
+    drawn_again,
     drawn_by_patient,
     names_for,
-    target_among,
 )
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
@@ -260,8 +260,8 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
             ]
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
-                if depends:  # the patient was drawn among all patients before
-                    drawn = drawn.model_copy(update=target_among(drawn.patients, self.scene.people))
+                if depends:
+                    drawn = drawn_again(drawn, self.chosen)
                 self.chosen.append(drawn)
                 if len(drawn.patients) == 1:
                     self._order(drawn.ask, drawn.patients[0])

@@ -21,6 +21,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, S
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
+    BY_NAME,
     DONE,
     NO_SUCH_PATIENT,
     NOT_ALLOWED,
@@ -52,12 +53,21 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     release_resources,
 )
 from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    choose_by_patient,
+    ids_of,
+    names_for,
+    target_among,
+)
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
 _T = TypeVar("_T")
+_BY_RULES = (DONE, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
+"""The outcomes that the patient's name alone does not decide."""
 _SAME_PATIENT = 0.4
 """Probability that a request is rather about the patient of an earlier request."""
 _OWN = 0.5
@@ -143,8 +153,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[ReleaseRequest, ...] | None:
-        chooser = _Chooser(rng, scene)
-        return tuple(chooser.found) if self.add_requests(chooser.add, outcomes, dependent) else None
+        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
 
     @override
     def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
@@ -227,10 +236,14 @@ class _Chooser:
     Args:
         rng: Random generator.
         scene: The scene.
+        names: The patients, in random order.
+        outcomes: The outcomes of all requests.
     """
 
-    def __init__(self, rng: random.Random, scene: ReleaseScene) -> None:
-        self._rng, self._scene, self._charts = rng, scene, dict(scene.charts)
+    def __init__(
+        self, rng: random.Random, scene: ReleaseScene, names: Sequence[Named], outcomes: Sequence[str]
+    ) -> None:
+        self._rng, self._scene, self._names, self._charts = rng, scene, names, dict(scene.charts)
         now = parse_instant(scene.now)
         libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values = {
@@ -240,48 +253,58 @@ class _Chooser:
         }
         self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
         self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
-        self.found: list[ReleaseRequest] = []
+        self.requests: list[ReleaseRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
-        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        rng, asked = self._rng, {one.ask.patient for one in self.found}
-        names = names_for(rng, self._scene.people, outcome)
+        """Add a request about the next patient or an earlier one, and return whether that succeeds.
+
+        Args:
+            outcome: The outcome. The patient may have another one if it is not possible and nothing depends on it.
+            depends: Whether the outcome must depend on an earlier request.
+        """
+        rng = self._rng
+        asked = [*dict.fromkeys(request.ask.patient for request in self.requests)]
+        others = [other for other in _BY_RULES if other != outcome]
+        outcomes = [outcome] if outcome in BY_NAME else [outcome, *rng.sample(others, len(others))]
         request = None
         if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
-            request = self._draw([one for one in names if one in asked], outcome, (_OWN_RELEASE,))
-        if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
-            request = self._draw(names, outcome, ("consent age",))
+            request = self._draw(rng.sample(asked, len(asked)), [outcome], (_OWN_RELEASE,))
         if request is None and not depends:
-            if rng.random() < _SAME_PATIENT:
-                names.sort(key=lambda one: one not in asked)
             groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
-            mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
-            request = self._draw(names, outcome, (*mistakes, ""))
+            mistakes = [rng.choice(group) for group in rng.sample(groups, len(groups))]
+            if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
+                mistakes.insert(0, "consent age")
+            names = names_for(rng, self._scene.people, outcome) if outcome in BY_NAME else self._names
+            new = [name for name in names if name not in asked]
+            again = rng.sample(asked, len(asked)) if rng.random() < _SAME_PATIENT else []
+            request = self._draw([*again, *new], outcomes, (*mistakes, ""))
         if request is None:
             return False
-        self.found.append(request)
-        if outcome == DONE:
+        self.requests.append(request)
+        if request.outcome == DONE:
             self._release(request)
         return True
 
-    def _draw(self, names: Sequence[Named], outcome: str, mistakes: Sequence[str]) -> ReleaseRequest | None:
-        """Draw a request with an outcome about the first possible patient; None if there is none.
+    def _draw(self, names: Sequence[Named], outcomes: Sequence[str], mistakes: Sequence[str]) -> ReleaseRequest | None:
+        """Draw a request about the first possible patient; None if there is none.
 
         The patient is chosen before the mistake, so that patients with many records are not asked about more often.
 
         Args:
             names: Names of patients.
-            outcome: The outcome.
+            outcomes: The outcomes, the preferred one first.
             mistakes: Mistakes of which one should change the outcome, the preferred one first; an empty text for none.
         """
-        for name in names:
+        for name, outcome in product(names, outcomes):
             ids = ids_of(name, self._scene.people)
+            if (len(ids) == 1) == (outcome in BY_NAME):
+                continue
             patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
             asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
             fitting = (ask for one in mistakes for ask in asks if not patient or self._matters(ask, patient, one))
-            if found := next(fitting, None):
+            if ask := next(fitting, None):
                 aimed = target_among(ids, self._scene.people)
-                return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
+                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
         return None
 
     def _asks(self, name: Named) -> Iterator[ReleaseContent]:
@@ -289,7 +312,7 @@ class _Chooser:
         scene = self._scene
         possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
         used = {
-            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.found if one.ask.patient == name
+            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.requests if one.ask.patient == name
         }
         for one in self._rng.sample(possible, len(possible)):
             if one not in used:

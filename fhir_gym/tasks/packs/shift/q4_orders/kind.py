@@ -44,9 +44,9 @@ from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
     absent_patient,
     draw_patients,
+    drawn_again,
     drawn_by_patient,
     names_for,
-    target_among,
 )
 from fhir_gym.tasks.packs.shift.q4_orders.rules import (
     CAUSES,
@@ -230,8 +230,8 @@ class _RequestSampler(OrderSampler[OrdersScene]):
             if fitting:
                 again = self._about_earlier_patients(fitting)
                 request = drawn_by_patient(self._rng, again or fitting)
-                if again or depends:  # who is asked about again was drawn among all patients before
-                    request = request.model_copy(update=target_among(request.patients, self.scene.people))
+                if any(earlier.patients == request.patients for earlier in self.chosen):
+                    request = drawn_again(request, self.chosen)
                 if outcome == DONE:
                     self._add_order(request)
                 return request
