@@ -26,8 +26,7 @@ TRAINING := $(TRAINING_VENV)/.installed
 TORCH ?= torch==2.13.0
 # The dependencies of the frameworks conflict, so each integration is tested in an environment of its own.
 #   make test-integrations FRAMEWORK=inspect    one framework
-INTEGRATIONS := inspect verifiers openenv harbor ray rllib minari trl \
-    verifiers_classic skyrl art openrlhf tinker areal nemo_gym verl agent_lightning
+INTEGRATIONS := inspect verifiers verifiers_classic openenv harbor ray rllib minari trl skyrl art openrlhf tinker areal nemo_gym verl agent_lightning
 FRAMEWORK ?= $(INTEGRATIONS)
 INTEGRATIONS_VENV ?= .venv-integrations
 # PYTHON_x: the interpreter for framework x, if $(PYTHON) may be too old for it.
