@@ -187,6 +187,9 @@ class _Shared(Generic[_V]):
         self._values: dict[Hashable, tuple[_V, int]] = {}
         self._lock = Lock()
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._values
+
     def take(self, key: Hashable, make: Callable[[], _V]) -> _V:
         """Return the value for a key."""
         with self._lock:
@@ -220,6 +223,8 @@ def shared_world(config: EpisodeConfig) -> Iterator[World]:
         yield config.world
         return
     name = get_pack(config.env_id).world if config.world is None else config.world
+    if name not in _worlds:
+        config.resolve_world()[0].close()  # a missing world is built before others wait for the lock
     world = _worlds.take(name, lambda: config.resolve_world()[0])
     variation_cache.reserve(_START_STATES)
     try:
