@@ -49,7 +49,7 @@ EXTRA_openrlhf := llm
 FIRST_areal := '$(TORCH)' 'transformers>=5,<=5.3' datasets litellm==1.82.0 hydra-core==1.4.0.dev1 omegaconf==2.4.0.dev2 \
     'ray[default]' peft==0.18.1 aiohttp aiofiles anthropic blosc colorlog einops fastapi flask h5py json5 lark \
     mistral-common msgspec numba openai-agents pandas pebble pybase64 pylatexenc python-dotenv redis setproctitle \
-    tabulate tensorboardx torchdata uvloop zstandard
+    tabulate tenacity tensorboardx torchdata uvloop zstandard
 BARE_areal := areal
 EXTRA_areal := llm
 FIRST_verl := '$(TORCH)' fastapi uvicorn cachetools aiohttp
