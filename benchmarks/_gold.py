@@ -38,7 +38,7 @@ def gold_episodes(env_id: str, world: World, variations: Sequence[int]) -> dict[
     gc.collect()
     gc.disable()
     try:
-        for task in (key for key, one in task_set(env_id).items() if not one.is_live):
+        for task in (key for key, task in task_set(env_id).items() if not task.is_live):
             _play(env, env_id, task, variations[0], world)
             found[task] = []
             for variation in variations[1:]:

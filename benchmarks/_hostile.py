@@ -145,7 +145,7 @@ class SampleRecords:
         self.records: dict[str, list[Resource]] = {}
         for kind in world.manifest.counts:
             found = (world.read(kind, id) for id, _ in world.sample(kind, most))
-            self.records[kind] = [one for one in found if one is not None]
+            self.records[kind] = [resource for resource in found if resource is not None]
         self.types = [kind for kind, found in self.records.items() if found]
 
     def words(self, rng: random.Random, kind: str) -> str:
@@ -173,7 +173,7 @@ class HostileActions:
     def read(self, observation: str) -> None:
         """Keep the page links and new records of an observation for later actions."""
         self.links.extend(_LINK.findall(observation[-4_000:]))
-        self.made.extend(one for one in _MADE.findall(observation[:4_000]) if one[0] in RESOURCE_TYPES)
+        self.made.extend(made for made in _MADE.findall(observation[:4_000]) if made[0] in RESOURCE_TYPES)
 
     def text(self) -> str:
         """Return one action."""
@@ -198,7 +198,7 @@ class HostileActions:
             (self._operation, 4),
             (self._finish, 5),
         )
-        make = self.rng.choices([one for one, _ in kinds], [weight for _, weight in kinds])[0]
+        make = self.rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
         return make()
 
     # Places

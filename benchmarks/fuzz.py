@@ -74,7 +74,7 @@ class Fuzz:
         key, variation = rng.choice(tasks.task_keys(env_id)), rng.randrange(2_000)
         world, samples = self._world(tasks.get_pack(env_id).world)
         task = tasks.get_task(env_id, key)
-        grading = rng.choice([one for one in GRADINGS if one in task.gradings])
+        grading = rng.choice([grading for grading in GRADINGS if grading in task.gradings])
         about = {"seed": self.seed, "round": number, "env": env_id, "task": key, "variation": variation}
         hostile = HostileActions(rng, samples)
         action = "make"
@@ -121,7 +121,7 @@ class Fuzz:
                 "length": len(action),
                 "action": action[:300],
             }
-            self.slowest = sorted([*self.slowest, shown], key=lambda one: -one["us"])[:_SLOWEST]
+            self.slowest = sorted([*self.slowest, shown], key=lambda record: -record["us"])[:_SLOWEST]
 
     def _world(self, name: str) -> tuple[World, SampleRecords]:
         if name not in self._worlds:

@@ -54,8 +54,8 @@ def measure(task: Task[Any], world: World, variations: Iterable[int]) -> dict[st
         for key, several in here.items():
             won.setdefault(key, []).extend(several)
         won.setdefault(("all", "gold"), []).append(run.verdict.success)
-        won.setdefault(("all", "any"), []).append(any(one for several in here.values() for one in several))
-        won.setdefault(("all", "mean"), []).extend(one for several in here.values() for one in several)
+        won.setdefault(("all", "any"), []).append(any(success for several in here.values() for success in several))
+        won.setdefault(("all", "mean"), []).extend(success for several in here.values() for success in several)
     shares: dict[str, dict[str, float]] = {}
     for (group, name), several in sorted(won.items()):
         shares.setdefault(group, {})[name] = round(sum(several) / len(several), 4) if several else 0.0

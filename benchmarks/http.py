@@ -142,15 +142,15 @@ def compare_servers(report: Report, world: World, options: argparse.Namespace) -
             with delayed(delay):
                 variations = 1 if options.quick else 8
                 episodes_a_second(world, urls, 1)  # warm-up
-                one = episodes_a_second(world, urls[:1], variations)
+                single = episodes_a_second(world, urls[:1], variations)
                 several = episodes_a_second(world, urls, variations)
             report.line(
                 "episodes, HTTP",
                 delay_ms=round(delay * 1000),
-                one_server=round(one, 1),
+                one_server=round(single, 1),
                 servers=len(urls),
                 several_servers=round(several, 1),
-                ratio=round(several / one, 2),
+                ratio=round(several / single, 2),
             )
 
 

@@ -45,7 +45,9 @@ def gold_actions(world: World, variations: Sequence[int]) -> list[GoldActions]:
     for rollout in fhir_gym.run(ENV_ID, "gold", variations=variations, world=world):
         actions = [GRAMMAR.parse(turn.action) for turn in rollout.turns]
         spec = rollout.task
-        found.append(GoldActions(spec.key, spec.variation, [one for one in actions if isinstance(one, Action)]))
+        found.append(
+            GoldActions(spec.key, spec.variation, [action for action in actions if isinstance(action, Action)])
+        )
     return found
 
 
@@ -78,7 +80,7 @@ async def measure(name: str, world: World, episodes: Sequence[GoldActions]) -> N
     async with framework.open(world) as player:
         await overhead(player, world, episodes)  # warms up
         through, plain = await overhead(player, world, episodes)
-    differences = [one - other for one, other in zip(through, plain, strict=True)]
+    differences = [duration - other for duration, other in zip(through, plain, strict=True)]
     through.sort()
     plain.sort()
     Report(world.name, world.manifest.total).times(
@@ -148,7 +150,7 @@ def play(report: Report, episodes: int, delay: float) -> None:
         before = memory_mib("self", own=True)
         bare = min(_run(partial(_bare, url, episodes, requests, rollouts[0].opening))[0] for _ in range(3))
         seconds, peak, rollouts = min(
-            (_run(partial(_episodes, url, episodes)) for _ in range(3)), key=lambda one: one[0]
+            (_run(partial(_episodes, url, episodes)) for _ in range(3)), key=lambda measured: measured[0]
         )
     finally:
         here.send("stop")
@@ -174,7 +176,7 @@ def main() -> None:
     parser.add_argument("--play", type=int, metavar="N", help="measure N concurrent episodes of aplay instead")
     parser.add_argument("--delay", type=float, default=0.05, help="seconds that a reply takes (default: 0.05)")
     options = parser.parse_args()
-    installed = [name for name, one in FRAMEWORKS.items() if find_spec(one.package)]
+    installed = [name for name, framework in FRAMEWORKS.items() if find_spec(framework.package)]
     names = options.frameworks.split(",") if options.frameworks else installed
     if unknown := set(names) - FRAMEWORKS.keys():
         parser.error(f"unknown framework {min(unknown)!r}; known: {', '.join(FRAMEWORKS)}")

@@ -107,19 +107,20 @@ def gold(world: World, report: Report, name: str, **choice: Any) -> None:
 def workers(world: World, report: Report, number: int, variations: int) -> None:
     """Measure the memory of worker processes that share a world file, while all of them are alive."""
     context = get_context("spawn")
-    barrier, found = context.Barrier(number), context.SimpleQueue()
+    barrier, simple_queue = context.Barrier(number), context.SimpleQueue()
     processes = [
-        context.Process(target=_work, args=(world, range(n, variations, number), barrier, found)) for n in range(number)
+        context.Process(target=_work, args=(world, range(n, variations, number), barrier, simple_queue))
+        for n in range(number)
     ]
     for process in processes:
         process.start()
-    each = [found.get() for _ in processes]
+    each = [simple_queue.get() for _ in processes]
     for process in processes:
         process.join()
     report.line(
         f"memory of each of {number} workers",
         file_mib=round(world.path.stat().st_size / 2**20),
-        **{f"{name}_mib": _middle(one[name] for one in each) for name in ("rss", "pss", "uss")},
+        **{f"{name}_mib": _middle(memory[name] for memory in each) for name in ("rss", "pss", "uss")},
     )
 
 

@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         session = stack.enter_context(stack.enter_context(open_data(args.world, stack)).session())
         cases = {case.id: case for case in read_cases(args.tasks)}
         report, differing = compare(cases, session, records(args.episodes))
-    for one in differing[: args.show]:
-        print(json.dumps(one, ensure_ascii=False), file=sys.stderr)
+    for resource in differing[: args.show]:
+        print(json.dumps(resource, ensure_ascii=False), file=sys.stderr)
     print(json.dumps(report))
     return 0 if report["agree"] == report["episodes"] else 1
 

@@ -39,14 +39,14 @@ _EXTRA_TURNS = 5
 
 def _records() -> list[Rollout]:
     """Return one record for each task and variation."""
-    found: list[Rollout] = []
+    rollouts: list[Rollout] = []
     for env_id in PACKS:
         with worlds.load(get_pack(env_id).world) as world:
             episodes = [(env_id, key, number) for key in task_keys(env_id) for number in range(VARIATIONS)]
             with ChatServer(GoldOverChat(world, episodes)) as server:
                 agent = ChatAgent(model="scripted", base_url=server.base_url, protocol="tools")
-                found += run(env_id, agent, variations=range(VARIATIONS), world=world)
-    return found
+                rollouts += run(env_id, agent, variations=range(VARIATIONS), world=world)
+    return rollouts
 
 
 def _varied(record: Rollout, repeat: int, chance: random.Random) -> Rollout:

@@ -160,8 +160,8 @@ def run(world: World, *, quick: bool) -> None:
     own = session_kib(world, max(10, n // 20))
     opened: list[Session] = []
     report.times("open a session", measure(lambda _: opened.append(world.session()), max(10, n // 20)))
-    for one in opened:
-        one.close()
+    for opened_session in opened:
+        opened_session.close()
     report.times("open the next session", measure(lambda _: world.session().close(), max(10, n // 20)))
     report.times("open the world", measure(lambda _: World.open(world.path).close(), max(10, n // 20)))
     report.line("size", session_kib=own, file_bytes=world.path.stat().st_size)

@@ -65,7 +65,7 @@ def policies(task: StaticShift, variation: Variation, gold: PolicyRun) -> Iterat
     """
     params: Any = variation.params
     kind, count = task.requests, len(params.requests)
-    answer, actions = [str(one) for one in gold.end.answer or []], list(gold.actions[:-1])
+    answer, actions = [str(line) for line in gold.end.answer or []], list(gold.actions[:-1])
     everything = list(letters(count))
     yield "reference solution", script(gold.actions)
     yield "one mistake", script(_with_one_mistake(variation.number, actions, answer))
@@ -80,19 +80,19 @@ def policies(task: StaticShift, variation: Variation, gold: PolicyRun) -> Iterat
 
 
 def _reads(actions: Sequence[Action]) -> list[Action]:
-    return [one for one in actions if one.kind not in WRITES]
+    return [action for action in actions if action.kind not in WRITES]
 
 
 def _with_one_mistake(number: int, actions: list[Action], answer: list[str]) -> list[Action]:
     """Leave out one write; without writes, give the answer of another request to one request."""
-    writes = [place for place, one in enumerate(actions) if one.kind in WRITES]
+    writes = [place for place, action in enumerate(actions) if action.kind in WRITES]
     if writes:
         left_out = writes[number % len(writes)]
         return [*actions[:left_out], *actions[left_out + 1 :], Finish(answer)]
     wrong = number % len(answer)
     letter, _, own = answer[wrong].partition(": ")
-    texts = [one.partition(": ")[2] for one in answer]
-    other = next(one for one in texts if one != own)
+    texts = [line.partition(": ")[2] for line in answer]
+    other = next(text for text in texts if text != own)
     return [*actions, Finish([*answer[:wrong], f"{letter}: {other}", *answer[wrong + 1 :]])]
 
 
@@ -148,10 +148,10 @@ def _first_hit(action: Action, response: Json) -> Json:
 def _usual(setup: Sequence[Resource]) -> Mapping[tuple[str, str], Json]:
     """Return the most frequent status of each type, by type and element."""
     counts: dict[tuple[str, str], Counter[str]] = {}
-    for one in setup:
+    for resource in setup:
         for name in _STATUSES:
-            if name in one:
-                counts.setdefault((one["resourceType"], name), Counter())[json.dumps(one[name])] += 1
+            if name in resource:
+                counts.setdefault((resource["resourceType"], name), Counter())[json.dumps(resource[name])] += 1
     return {key: json.loads(found.most_common(1)[0][0]) for key, found in counts.items()}
 
 
@@ -165,7 +165,7 @@ def _ignoring(usual: Mapping[tuple[str, str], Json]) -> Sees:
     def sees(action: Action, response: Json) -> Json:
         if action.kind != "GET" or not isinstance(response, dict) or "entry" not in response:
             return response
-        return {**response, "entry": [{**one, "resource": seen(one["resource"])} for one in response["entry"]]}
+        return {**response, "entry": [{**entry, "resource": seen(entry["resource"])} for entry in response["entry"]]}
 
     return sees
 
@@ -207,9 +207,9 @@ def main() -> None:
             if not isinstance(task, StaticShift):
                 continue
             by_agent: dict[str, list[Score]] = {}
-            for one in measure(task, world, range(options.variations)):
-                by_agent.setdefault(one.agent, []).append(one)
-                found.setdefault(task.level or 1, {}).setdefault(one.agent, []).append(one)
+            for score in measure(task, world, range(options.variations)):
+                by_agent.setdefault(score.agent, []).append(score)
+                found.setdefault(task.level or 1, {}).setdefault(score.agent, []).append(score)
             for agent, scores in by_agent.items():
                 print(json.dumps({"task": key, "agent": agent, **_means(scores)}), flush=True)
     print(_table(found))
@@ -218,9 +218,9 @@ def main() -> None:
 def _means(scores: Sequence[Score]) -> dict[str, float]:
     return {
         "n": len(scores),
-        "success": round(mean(one.success for one in scores), 3),
-        "score": round(mean(one.score for one in scores), 3),
-        "requests": round(mean(one.requests for one in scores), 1),
+        "success": round(mean(score.success for score in scores), 3),
+        "score": round(mean(score.score for score in scores), 3),
+        "requests": round(mean(score.requests for score in scores), 1),
     }
 
 

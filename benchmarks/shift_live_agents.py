@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import Gold, get_pack
 from fhir_gym.tasks.packs.shift.kind import Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
@@ -43,13 +43,13 @@ class _NeverAsks(GoldDesk):
 
     @override
     def _answer_about(self, task: Resource) -> Generator[Action, Json, str]:
-        one = self._by_text[task["description"]]
-        if not one.asks:
+        request = self._by_text[task["description"]]
+        if not request.asks:
             return ""
-        if NOT_GIVEN not in one.text:
+        if NOT_GIVEN not in request.text:
             yield Get(f"/Task/{task['id']}")
             return "Yes."
-        patient = one.request.ask.patient
+        patient = request.request.ask.patient
         found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
         return f"born {found[0]['birthDate']}." if found else ""
 
@@ -63,14 +63,14 @@ class _LooksUpEarly(GoldDesk):
 
     def _look_up(self, task: Resource) -> Generator[Action, Json, None]:
         """Look everything up for a Task, unless a question must be asked first."""
-        one = self._by_text[task["description"]]
-        must_ask = NOT_GIVEN in one.text or task["requester"]["reference"].startswith("Organization/")
-        if one.id not in self._looked_up and not must_ask:
-            self._looked_up[one.id] = yield from self._plan(one)
+        request = self._by_text[task["description"]]
+        must_ask = NOT_GIVEN in request.text or task["requester"]["reference"].startswith("Organization/")
+        if request.id not in self._looked_up and not must_ask:
+            self._looked_up[request.id] = yield from self._plan(request)
 
-    def _plan(self, one: DeskRequest) -> Generator[Action, Json, tuple[Solution, Action | None, str]]:
+    def _plan(self, request: DeskRequest) -> Generator[Action, Json, tuple[Solution, Action | None, str]]:
         """Return the rest of a solution, its first write, and its outcome if it writes nothing."""
-        solution = super()._solve(one, one.request.ask)
+        solution = super()._solve(request, request.request.ask)
         try:
             action = next(solution)
             while action.kind == "GET":
@@ -80,10 +80,10 @@ class _LooksUpEarly(GoldDesk):
         return solution, action, ""
 
     @override
-    def _solve(self, one: DeskRequest, ask: Any) -> Solution:
-        if one.id not in self._looked_up:
-            return (yield from super()._solve(one, ask))
-        solution, action, outcome = self._looked_up[one.id]
+    def _solve(self, request: DeskRequest, ask: Any) -> Solution:
+        if request.id not in self._looked_up:
+            return (yield from super()._solve(request, ask))
+        solution, action, outcome = self._looked_up[request.id]
         while action is not None:
             try:
                 action = solution.send((yield replace(action, headers=())))
@@ -183,7 +183,7 @@ class _FinishesWhatItBegan(GoldDesk):
     """Never interrupts long work."""
 
     @override
-    def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
+    def _interrupt(self, task: Resource, request: DeskRequest) -> Generator[Action, Json, None]:
         yield from ()
 
 
@@ -210,8 +210,8 @@ def _first_half(p: LiveParams) -> Gold:
 def _only_closes(p: LiveParams) -> Gold:
     query = {"owner": f"Organization/{p.desk}", "status": "requested,in-progress", "_count": "200"}
     while tasks := (yield from search_all("/Task", query)):
-        for one in tasks:
-            yield Put(f"/Task/{one['id']}", one | {"status": "completed", "businessStatus": {"text": DONE}})
+        for task in tasks:
+            yield Put(f"/Task/{task['id']}", task | {"status": "completed", "businessStatus": {"text": DONE}})
     yield Finish([])
 
 
@@ -236,7 +236,9 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
         lambda: _everything,
     ),
     "handles the latest request first": (
-        lambda p: GoldDesk(p, live_kinds(), lambda task: tuple(-ord(one) for one in task["authoredOn"])).play(),
+        lambda p: GoldDesk(
+            p, live_kinds(), lambda task: tuple(-ord(authored_on) for authored_on in task["authoredOn"])
+        ).play(),
         lambda: _everything,
     ),
     "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
@@ -302,7 +304,7 @@ def play(agent: str, key: str, variation: int, world: World) -> dict[str, Any]:
 def _measure(key: str, variations: int, world: World) -> Iterator[dict[str, Any]]:
     for agent in AGENTS:
         found = [play(agent, key, number, world) for number in range(variations)]
-        means = {name: round(mean(float(one[name]) for one in found), 3) for name in found[0]}
+        means = {name: round(mean(float(resource[name]) for resource in found), 3) for name in found[0]}
         yield {"task": key, "agent": agent, "n": variations, **means}
 
 

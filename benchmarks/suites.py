@@ -21,9 +21,9 @@ from typing import Any
 from fhir_gym import suites
 from fhir_gym.actions import Finish
 from fhir_gym.agents import Agent, EpisodeContext, make_agent
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
 from fhir_gym.files import write_file
+from fhir_gym.observations import read_response
 from fhir_gym.soundness.flawed_policies import careless_policies, flawed_policies
 from fhir_gym.soundness.near_misses import near_misses
 from fhir_gym.soundness.policy_groups import Group
@@ -129,13 +129,15 @@ def _careless(*groups: Group) -> Mistake:
 def _first_hit(scene: _Scene) -> Policy | None:
     """Keep the first condition of each search and take the first hit."""
     policies = careless_policies(scene.task, scene.params, scene.gold)
-    return next((one for one in policies if one.group == "first hit" and one.name.startswith("by ")), None)
+    return next((policy for policy in policies if policy.group == "first hit" and policy.name.startswith("by ")), None)
 
 
 def _hasty(scene: _Scene) -> Policy | None:
     """Leave out the last condition of the last search; parameters such as ``_sort`` are no conditions."""
     policies = [*careless_policies(scene.task, scene.params, scene.gold)]
-    return next((one for one in reversed(policies) if one.group == "hasty search" and " _" not in one.name), None)
+    return next(
+        (policy for policy in reversed(policies) if policy.group == "hasty search" and " _" not in policy.name), None
+    )
 
 
 def _says_none(scene: _Scene) -> Policy | None:

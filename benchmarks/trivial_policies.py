@@ -56,7 +56,7 @@ def _always_order(prompt: str) -> list[str]:
 
 def _copy(prompt: str) -> list[str]:
     """Place the order, and answer the first number of the prompt that could be a lab value."""
-    numbers = [float(one) for one in re.findall(r"(?<![\d.-])\d\.\d(?![\d.-])", prompt)]
+    numbers = [float(number) for number in re.findall(r"(?<![\d.-])\d\.\d(?![\d.-])", prompt)]
     return [*_always_order(prompt)[:-1], Finish(numbers[:1] or [-1]).text()]
 
 
@@ -128,11 +128,11 @@ def measure(world: World, policies: Mapping[str, Policy], **choice: Any) -> Iter
         choice: ``task_file``, or ``variations`` of our own tasks.
     """
     scores: dict[str, dict[str, Any]] = {name: {} for name in policies}
-    for one in _played(world, policies, **choice):
-        for grading, success in one.gradings.items():
-            score = scores[one.policy].setdefault(grading, {"as_reference": 0})
-            tally(score, one.kind, one.key, success)
-            score["as_reference"] += success and one.as_reference
+    for played in _played(world, policies, **choice):
+        for grading, success in played.gradings.items():
+            score = scores[played.policy].setdefault(grading, {"as_reference": 0})
+            tally(score, played.kind, played.key, success)
+            score["as_reference"] += success and played.as_reference
     for name, by_grading in scores.items():
         yield {"policy": name, **by_grading}
 

@@ -103,14 +103,14 @@ def _register_installed() -> None:
     An entry point whose name is an env id is registered without an import. The modules of other entry points are
     imported.
     """
-    found = plugins.entry_points_of(plugins.PACKS)
-    for name, point in found.items():
+    installed_packs = plugins.entry_points_of(plugins.PACKS)
+    for name, point in installed_packs.items():
         if is_env_id(name):
             try:
                 register_envs(name)
             except TaskError as error:
                 plugins.warn_about(plugins.plugin_error(point, str(error)))
-    if not all(is_env_id(name) for name in found):
+    if not all(is_env_id(name) for name in installed_packs):
         import_module("fhir_gym.tasks.core.registry").register_unnamed()
 
 

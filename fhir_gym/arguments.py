@@ -14,14 +14,14 @@ from fhir_gym.types import BRIEF, Phrasing
 __all__ = ["parse_phrasing", "require_name", "require_path", "require_phrasing_type", "require_url", "require_whole"]
 
 
-def require_name(kind: str, name: object, known: Collection[str]) -> str:
+def require_name(kind: str, name: object, names: Collection[str]) -> str:
     """Return `name` if it is one of the known names.
 
     Raises:
         UnknownNameError: The name is unknown or is not a string.
     """
-    if not isinstance(name, str) or name not in known:
-        raise UnknownNameError(kind, name, known)
+    if not isinstance(name, str) or name not in names:
+        raise UnknownNameError(kind, name, names)
     return name
 
 

@@ -33,7 +33,7 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> lis
     If one raises an exception, the others are cancelled and awaited before the exception is raised, so none of them
     runs on.
     """
-    tasks = [asyncio.create_task(one) for one in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
-from http import HTTPStatus
 from typing import Any, Literal, Unpack
 
 from typing_extensions import override
@@ -17,6 +15,7 @@ from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError,
 from fhir_gym.fhir import FhirSession, Response, Session, World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.observations import COMPACT_FORMAT, format_response
 from fhir_gym.tasks import (
     BeforeView,
     FinishedEpisode,
@@ -30,7 +29,7 @@ from fhir_gym.tasks import (
 )
 from fhir_gym.types import Json, Resource
 
-__all__ = ["FINISHED", "Episode", "Step", "Truncation", "format_response", "read_response"]
+__all__ = ["FINISHED", "Episode", "Step", "Truncation"]
 
 FINISHED = "The episode is over."
 """The observation after ``FINISH``."""
@@ -172,7 +171,10 @@ class Episode(AbstractContextManager["Episode"]):
         dialogue = self.task.turn_protocol(self.config.grading)
         if dialogue is not None:
             return dialogue.action_format(base_url, limit)
-        return f"The FHIR R4 server's base URL is {base_url}. You have at most {limit} actions.\n{GRAMMAR.help()}"
+        compact = f" {COMPACT_FORMAT}" if self.config.observations == "compact" else ""
+        return (
+            f"The FHIR R4 server's base URL is {base_url}. You have at most {limit} actions.{compact}\n{GRAMMAR.help()}"
+        )
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
@@ -214,8 +216,9 @@ class Episode(AbstractContextManager["Episode"]):
             action: The agent's text, or the result of `GRAMMAR.from_tool_call` for a tool call.
 
         Returns:
-            The result. Its observation is a status line such as ``HTTP 200 OK`` and the body; `read_response` parses
-            such an observation. For an invalid action, the observation is the reason and a valid example.
+            The result. Its observation is a status line such as ``HTTP 200 OK`` and the body, or the compact form of
+            both; `fhir_gym.observations.read_response` parses it. For an invalid action, the observation is the reason
+            and a valid example.
 
         Raises:
             FhirGymError: The episode has not started, or is over.
@@ -318,7 +321,8 @@ class Episode(AbstractContextManager["Episode"]):
         response = self._send(parsed)
         if isinstance(response, Invalid):
             return _Outcome(response.text(), invalid=True)
-        return _Outcome(format_response(response, self._simulation.now if self._simulation else None), response.status)
+        now = self._simulation.now if self._simulation else None
+        return _Outcome(format_response(response, now, self.config.observations), response.status)
 
     def _act_in_dialogue(self, dialogue: TurnProtocol, text: str) -> _Outcome:
         """Perform one action in a task with its own action syntax."""
@@ -382,38 +386,8 @@ class Episode(AbstractContextManager["Episode"]):
             yield session
 
 
-_MAX_DIGITS = 9
 _RESTART = "; call start() to restart it"
 _ADVICE = {"new": "; call start() first", "over": _RESTART, "broken": _RESTART}
-
-
-def format_response(response: Response, now: datetime | None = None) -> str:
-    """Return a response as the agent reads it: the status line and the body, or the Location header without a body.
-
-    Args:
-        response: The response.
-        now: The simulated time, for the status line.
-    """
-    try:
-        phrase = f" {HTTPStatus(response.status).phrase}"
-    except ValueError:
-        phrase = ""
-    line = f"HTTP {response.status}{phrase}" + (f" ({now:%H:%M:%S})" if now else "")
-    location = response.headers.get("Location")
-    if not response.body:
-        return f"{line}\nLocation: {location}" if location else line
-    return f"{line}\n{response.text}"
-
-
-def read_response(observation: str) -> Response | None:
-    """Parse an observation into a response; None for a prompt or a message about an invalid action."""
-    line, _, rest = observation.partition("\n")
-    words = line.split(" ", 2)
-    if words[0] != "HTTP" or len(words) < 2 or not words[1].isdecimal() or len(words[1]) > _MAX_DIGITS:
-        return None
-    if rest.startswith("Location: "):
-        return Response(int(words[1]), {"Location": rest.removeprefix("Location: ")})
-    return Response(int(words[1]), body=rest.encode("utf-8", "backslashreplace"))
 
 
 def _open_session(world: World, config: EpisodeConfig, server: RunningServer | None) -> FhirSession:

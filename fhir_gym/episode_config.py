@@ -12,6 +12,7 @@ from fhir_gym.arguments import require_name, require_phrasing_type, require_url,
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
+from fhir_gym.observations import OBSERVATIONS, Observations
 from fhir_gym.tasks import (
     DEFAULT_SPLIT,
     GRADINGS,
@@ -44,6 +45,7 @@ class EpisodeSettings(TypedDict, total=False):
     max_steps: int | None
     level: int | None
     dials: Mapping[str, float]
+    observations: Observations
     task_file: str | Path | None
     funcs_file: str | Path | None
     split: str | None
@@ -69,6 +71,7 @@ class EpisodeConfig:
         level: Only the pack's tasks of this level; None for all tasks. Most packs have no levels.
         dials: Values of the tasks' dials by name; see `Task.dials`. Only tasks with all of these dials are chosen, and
             their keys contain the values (``day-3+minutes=60``).
+        observations: ``"http"`` for status line and body, or ``"compact"``; see `fhir_gym.observations`.
         task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
         funcs_file: The benchmark's function list, which the prompt then contains.
         split: Name of a split in `fhir_gym.tasks.SPLITS`. No episode may have a variation of another split, and with
@@ -97,6 +100,7 @@ class EpisodeConfig:
     max_steps: int | None = None
     level: int | None = None
     dials: Mapping[str, float] = field(default_factory=dict)
+    observations: Observations = "http"
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
     split: str | None = None
@@ -105,6 +109,7 @@ class EpisodeConfig:
         """Refuse invalid values."""
         require_name("grading", self.grading, GRADINGS)
         require_name("reward rule", self.reward, REWARD_RULES)
+        require_name("form of observations", self.observations, OBSERVATIONS)
         split_numbers(self.split)  # refuses an unknown split
         if self.task_file is not None and self.split not in (None, DEFAULT_SPLIT):
             raise FhirGymError("the tasks of a task file have no splits: leave split out")
@@ -147,18 +152,20 @@ class EpisodeConfig:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
             FhirGymError: A value is invalid.
         """
-        known = [one.name for one in fields(cls) if one.name != "env_id"]
-        given = {name: value for name, value in settings.items() if name in known}
-        if others := {name: value for name, value in settings.items() if name not in known}:
+        names = [setting.name for setting in fields(cls) if setting.name != "env_id"]
+        episode_settings = {name: value for name, value in settings.items() if name in names}
+        if others := {name: value for name, value in settings.items() if name not in names}:
             pack = env_id.env_id if isinstance(env_id, cls) else str(env_id)
             dials = list(dict.fromkeys(name for task in tasks.task_set(pack).values() for name in task.dials))
             for name in others:
                 if name not in dials:
-                    raise UnknownNameError("argument", name, [*other_names, *known, *dials])
+                    raise UnknownNameError("argument", name, [*other_names, *names, *dials])
             before = env_id.dials if isinstance(env_id, cls) else {}
-            given["dials"] = {**before, **given.get("dials", {}), **others}
-        config = replace(env_id, **given) if isinstance(env_id, cls) else cls(str(env_id), **given)
-        if "split" in given or config.split is not None or config.task_file is not None:
+            episode_settings["dials"] = {**before, **episode_settings.get("dials", {}), **others}
+        config = (
+            replace(env_id, **episode_settings) if isinstance(env_id, cls) else cls(str(env_id), **episode_settings)
+        )
+        if "split" in episode_settings or config.split is not None or config.task_file is not None:
             return config
         return replace(config, split=default_split)
 
@@ -201,15 +208,15 @@ class EpisodeConfig:
             TaskError: The pack reads no task files, or a file is unusable.
             FhirGymError: The pack has no tasks of the level or with the dials, or a value of a dial is not possible.
         """
-        known = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
+        all_tasks = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
         if self.level is None and not self.dials:
-            return known
-        found = {key: task for key, task in known.items() if self.level in (None, task.level)}
-        if not found:
-            levels = sorted({task.level for task in known.values() if task.level is not None})
+            return all_tasks
+        tasks_of_level = {key: task for key, task in all_tasks.items() if self.level in (None, task.level)}
+        if not tasks_of_level:
+            levels = sorted({task.level for task in all_tasks.values() if task.level is not None})
             there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
             raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
-        return TaskSet(found, self.dials)
+        return TaskSet(tasks_of_level, self.dials)
 
     @property
     def variations(self) -> range:
@@ -248,10 +255,10 @@ class EpisodeConfig:
             UnknownNameError: A task does not have the grading.
             TaskError: A task does not have the phrasing.
         """
-        known, wanted = self.task_set(), list(keys)
-        for key in wanted:
-            require_grading(known[key], self.grading)
-        require_phrasing(known, wanted, self.phrasing)
+        all_tasks, names = self.task_set(), list(keys)
+        for key in names:
+            require_grading(all_tasks[key], self.grading)
+        require_phrasing(all_tasks, names, self.phrasing)
 
     def resolve_world(self) -> tuple[World, bool]:
         """Return the world, and whether this method opened it. If so, the caller must close the world.
@@ -264,15 +271,15 @@ class EpisodeConfig:
         return worlds.load(tasks.get_pack(self.env_id).world if self.world is None else self.world), True
 
 
-def _servers(given: object) -> str | tuple[str, ...] | None:
+def _servers(server: object) -> str | tuple[str, ...] | None:
     """Check the base URLs of servers; several become a tuple, a single one becomes a text."""
-    if given is None or isinstance(given, str):
-        return None if given is None else _require_server(given)
-    if not isinstance(given, Sequence) or not given:
+    if server is None or isinstance(server, str):
+        return None if server is None else _require_server(server)
+    if not isinstance(server, Sequence) or not server:
         raise FhirGymError(
-            f"fhir_server must be a base URL such as http://localhost:8080/fhir or a list of them, not {given!r}"
+            f"fhir_server must be a base URL such as http://localhost:8080/fhir or a list of them, not {server!r}"
         )
-    urls = tuple(_require_server(url) for url in given)
+    urls = tuple(_require_server(url) for url in server)
     if len({url.rstrip("/") for url in urls}) < len(urls):
         raise FhirGymError("fhir_server names a server twice")
     return urls if len(urls) > 1 else urls[0]

@@ -51,14 +51,14 @@ class UnknownNameError(FhirGymError, ValueError):
         known: The names that exist.
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, tuple(known)
-        given = str(name)[:_MAX_LENGTH]
-        near = max(self.known, key=lambda one: SequenceMatcher(None, one, given).ratio(), default="")
-        close = SequenceMatcher(None, near, given).ratio() >= _SIMILAR
+    def __init__(self, kind: str, name: object, names: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(names)
+        text = str(name)[:_MAX_LENGTH]
+        near = max(self.known, key=lambda known_name: SequenceMatcher(None, known_name, text).ratio(), default="")
+        close = SequenceMatcher(None, near, text).ratio() >= _SIMILAR
         hint = f"; did you mean {near!r}?" if near and close else "."  # among equally similar names, the first one
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
-        shown = repr(name) if len(str(name)) <= _MAX_LENGTH else f"{given!r} …"
+        shown = repr(name) if len(str(name)) <= _MAX_LENGTH else f"{text!r} …"
         super().__init__(f"unknown {kind} {shown}{hint} Known: {listed or 'none'}")
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, tuple[str, ...]]]:

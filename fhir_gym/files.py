@@ -241,7 +241,7 @@ def why_not_writable(path: str | PathLike[str]) -> str | None:
             return f"{path} cannot be written: it is a folder"
         if target.exists():
             return None if os.access(target, os.W_OK) else f"{path} cannot be written: Permission denied"
-        folder = next(one for one in target.resolve().parents if one.exists())
+        folder = next(parent for parent in target.resolve().parents if parent.exists())
         if not folder.is_dir():
             return f"{path} cannot be written: {folder} is not a folder"
         allowed = os.access(folder, os.W_OK | os.X_OK)

@@ -44,8 +44,8 @@ WORLDS = "fhir_gym.worlds"
 
 def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group, sorted by name. If two distributions use the same name, the first wins."""
-    found = sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point), point.value))
-    return {point.name: point for point in reversed(found)}
+    points = sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point), point.value))
+    return {point.name: point for point in reversed(points)}
 
 
 def load_plugin(point: EntryPoint) -> Any:
@@ -114,7 +114,7 @@ def find_object(reference: str) -> Any:
     name, _, attribute = reference.partition(":")
     module = import_by_name(name)
     if not hasattr(module, attribute):
-        public = [one for one in vars(module) if not one.startswith("_")]
+        public = [attribute_name for attribute_name in vars(module) if not attribute_name.startswith("_")]
         raise UnknownNameError(f"name in module {name}", attribute, public)
     return getattr(module, attribute)
 

@@ -34,7 +34,7 @@ def unique_names(names: Iterable[str]) -> list[str]:
     unique: list[str] = []
     for name in names:
         numbered = (name if number == 1 else f"{name} #{number}" for number in count(1))
-        unique.append(next(one for one in numbered if one not in unique))
+        unique.append(next(numbered_name for numbered_name in numbered if numbered_name not in unique))
     return unique
 
 

@@ -121,7 +121,7 @@ def rows(
     wordings = list(phrasings)
     for wording in wordings:
         replace(config, phrasing=wording).require_support(dict.fromkeys(spec.task for spec in chosen.episodes))
-    found: list[EpisodeRow] = [
+    episode_rows: list[EpisodeRow] = [
         {
             "env_id": config.env_id,
             "task": spec.task,
@@ -132,10 +132,10 @@ def rows(
         for spec in chosen.episodes
         for wording in wordings
     ]
-    return to_dataset(found) if as_dataset else found
+    return to_dataset(episode_rows) if as_dataset else episode_rows
 
 
-def to_dataset(found: Sequence[Mapping[str, Any]]) -> Any:
+def to_dataset(episode_rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return rows with a column ``phrasing`` as a `datasets.Dataset`.
 
     Raises:
@@ -145,9 +145,11 @@ def to_dataset(found: Sequence[Mapping[str, Any]]) -> Any:
         datasets = import_module("datasets")
     except ImportError as error:
         raise MissingExtraError("a dataset needs the package datasets: pip install datasets") from error
-    if any(row["phrasing"] == BRIEF for row in found):  # a column has one type
-        found = [{**row, "phrasing": None if row["phrasing"] is None else str(row["phrasing"])} for row in found]
-    return datasets.Dataset.from_list(list(found))
+    if any(row["phrasing"] == BRIEF for row in episode_rows):  # a column has one type
+        episode_rows = [
+            {**row, "phrasing": None if row["phrasing"] is None else str(row["phrasing"])} for row in episode_rows
+        ]
+    return datasets.Dataset.from_list(list(episode_rows))
 
 
 def read_row(

@@ -282,7 +282,7 @@ def derive_modifiers(package: Package) -> dict[str, list[str]]:
             if element.get("isModifier") and name not in _ALWAYS_MODIFIERS:
                 stem = name.removesuffix("[x]")
                 types = [str(kind["code"]) for kind in element.get("type", ())] if stem != name else [""]
-                table.setdefault(parent, []).extend(stem + one[:1].upper() + one[1:] for one in types)
+                table.setdefault(parent, []).extend(stem + type[:1].upper() + type[1:] for type in types)
     return {path: table[path] for path in sorted(table)}
 
 
@@ -342,8 +342,8 @@ def split_alternatives(expression: str) -> list[str]:
 
 
 def _leading_type(part: str) -> str | None:
-    found = re.match(r"\(*([A-Z]\w*)", part)
-    return found.group(1) if found else None
+    match = re.match(r"\(*([A-Z]\w*)", part)
+    return match.group(1) if match else None
 
 
 # Output ----------------------------------------------------------------------------------------------------------

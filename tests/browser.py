@@ -168,7 +168,7 @@ def browser() -> Iterator[Browser]:
     assert driver.stdout is not None
     try:
         port = next(
-            found[1] for line in driver.stdout if (found := re.search(r"started successfully on port (\d+)", line))
+            match[1] for line in driver.stdout if (match := re.search(r"started successfully on port (\d+)", line))
         )
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, trust_env=False) as client:
             wanted = {

@@ -74,7 +74,7 @@ def test_the_overhead_of_a_framework_is_measured_at_every_step() -> None:
         episodes = gold_actions(world, [0])[:3]
         player = Plain()
         through, plain = asyncio.run(overhead(player, world, episodes))
-    assert len(through) == len(plain) == sum(len(one.actions) for one in episodes)
+    assert len(through) == len(plain) == sum(len(episode.actions) for episode in episodes)
     assert min(*through, *plain) > 0
     assert player.done.info["success"]
 
@@ -96,7 +96,7 @@ def test_scripted_agents_of_shift_score_less_than_the_reference_solution() -> No
         best, *others = shift_scores(task, world, [1])
     assert (best.success, best.score) == (True, 1.0)
     assert len(others) == 7
-    assert all(one.score < 1 and not one.success for one in others)
+    assert all(score.score < 1 and not score.success for score in others)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_agents_of_live_shifts_score_less_than_the_reference_solution() -> None:
         found = {agent: play_shift(agent, "day-3", 0, world) for agent in AGENTS}
     best = found.pop("reference solution")
     assert best["success"] and best["score"] == 1
-    assert all(one["score"] <= 1 for one in found.values())
+    assert all(resource["score"] <= 1 for resource in found.values())
     half = found["handles the first half of the requests"]
     assert not half["success"] and half["score"] < 0.75
     for idle in ("closes every request as done", "does nothing"):
@@ -116,4 +116,4 @@ def test_shift_tasks_are_measured_from_new_and_prepared_start_states() -> None:
     with worlds.load("hospital-small") as world:
         figures = measure_task("I2-1", world, range(2))
     assert figures["steps"] > 5
-    assert all(one > 0 for one in figures.values())
+    assert all(figure > 0 for figure in figures.values())

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fhir_gym.actions import Get, Invalid, Post
-from fhir_gym.episode import FINISHED, Episode, format_response, read_response
+from fhir_gym.episode import FINISHED, Episode
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
 from fhir_gym.fhir import Request, Response, World
+from fhir_gym.observations import format_response, read_response
 from fhir_gym.tasks import get_task
 
 ENV_ID = "FHIRAgent/Appointment-v0"

@@ -13,10 +13,10 @@ from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Invalid, parse
 from fhir_gym.agents.chat_messages import Completion
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.local import _split_calls
-from fhir_gym.episode import read_response
 from fhir_gym.fhir.definitions import _codes, value_set
 from fhir_gym.fhir.index import dates, values
 from fhir_gym.fhir.search import query as search_query
+from fhir_gym.observations import read_response
 from fhir_gym.tasks.grading.answers import (
     CountAnswer,
     CountedIdsAnswer,

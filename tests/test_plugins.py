@@ -223,7 +223,7 @@ def test_worlds_by_entry_point(clinic: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(PluginError, match=r"number .* returns a datetime; expected a Recipe"):
         worlds.load("number")
     with pytest.warns(PluginWarning, match="number"):
-        found = {one.name: one for one in worlds.available()}
+        found = {world.name: world for world in worlds.available()}
     assert (found["clinic"].description, found["clinic"].built) == ("one patient", True)
     assert found["clinic-file"].description == "installed"
 

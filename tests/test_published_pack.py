@@ -100,7 +100,7 @@ def test_a_run_with_workers_finds_the_pack_and_the_agent(installed: Path, tmp_pa
     choice = ["--agent", "counter", "--set", "type=Observation", "--variations", "0-3", "--workers", "2"]
     run(installed, tmp_path, "-m", "fhir_gym", "rollout", ENV_ID, *choice, "--out", "rollouts.jsonl")
     rollouts = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text("utf-8").splitlines()]
-    assert [(one["agent"]["name"], one["stop_reason"]) for one in rollouts] == [("counter", "finished")] * 4
+    assert [(rollout["agent"]["name"], rollout["stop_reason"]) for rollout in rollouts] == [("counter", "finished")] * 4
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_concurrent_episodes_share_the_world_and_the_agent_and_leave_nothing_ope
 
     async def play_all() -> list[fhir_gym.Rollout]:
         return await asyncio.gather(
-            *(aplay(one, model="scripted", base_url=gold.base_url) for one in chosen for _ in range(8))
+            *(aplay(chosen_row, model="scripted", base_url=gold.base_url) for chosen_row in chosen for _ in range(8))
         )
 
     rollouts = asyncio.run(play_all())
@@ -197,17 +197,17 @@ def test_rows_name_task_variation_phrasing_and_split() -> None:
         EpisodeRow(env_id=APPOINTMENT, task="01", variation=0, phrasing="brief", split="train"),
         EpisodeRow(env_id=APPOINTMENT, task="01", variation=1, phrasing=0, split="train"),
     ]
-    assert {one["variation"] for one in rows(APPOINTMENT, "01")} == {*range(1000)}
-    assert {one["split"] for one in rows(APPOINTMENT, "01", split="test", variations="1000-1009")} == {"test"}
+    assert {named["variation"] for named in rows(APPOINTMENT, "01")} == {*range(1000)}
+    assert {named["split"] for named in rows(APPOINTMENT, "01", split="test", variations="1000-1009")} == {"test"}
 
 
 def test_rows_choose_tasks_by_level_and_dials() -> None:
-    assert {one["task"][:2] for one in rows(SHIFT, level=1, variations=0)} == {"Q1", "Q2", "Q3", "Q4"} | {
+    assert {named["task"][:2] for named in rows(SHIFT, level=1, variations=0)} == {"Q1", "Q2", "Q3", "Q4"} | {
         f"{kind}{number}" for kind in "IPS" for number in range(1, 5)
     }
-    (one,) = rows(SHIFT, "day-3", variations=0, minutes=60)
-    with shared_world(read_row(one, {})[0]):
-        assert one["task"] == "day-3+minutes=60"
+    (long_row,) = rows(SHIFT, "day-3", variations=0, minutes=60)
+    with shared_world(read_row(long_row, {})[0]):
+        assert long_row["task"] == "day-3+minutes=60"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_wrong_arguments_of_rows_are_refused(wrong: dict[str, Any], error: type[
 
 
 def test_rows_of_another_world_have_only_the_tasks_that_it_supports(hospital: World) -> None:
-    chosen = {one["task"] for one in rows(ACTION_REASONING, world=hospital, variations=0)}
+    chosen = {named["task"] for named in rows(ACTION_REASONING, world=hospital, variations=0)}
     assert chosen == {"01", "03", "04", "05", "06"}
 
 

@@ -75,8 +75,8 @@ class Grammar:
         kind = _BY_NAME.get(verb.group().upper()) if verb else None
         if verb is None or kind is None:
             start = text.split("\n", 1)[0][:40]
-            known = ", ".join(KINDS)
-            reason = f"it must start with one of {known}, not with {start!r}" if text else "it is empty"
+            kinds = ", ".join(KINDS)
+            reason = f"it must start with one of {kinds}, not with {start!r}" if text else "it is empty"
             return Invalid(reason, EXAMPLES["GET"])
         rest = text[verb.end() :]
         return _parse_finish(rest) if kind == "FINISH" else _parse_request(kind, rest)

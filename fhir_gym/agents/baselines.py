@@ -11,8 +11,8 @@ from typing import Any
 from fhir_gym import tasks
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.agents.protocol import EpisodeContext
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse
 from fhir_gym.types import Json
 
@@ -135,9 +135,9 @@ class RandomAgent:
 
     def act(self, observation: str) -> str:
         """Return a random action."""
-        for found in (*_REFERENCE.findall(observation), *map("/".join, _FIRST_ID.findall(observation))):
+        for reference in (*_REFERENCE.findall(observation), *map("/".join, _FIRST_ID.findall(observation))):
             if len(self._seen) < _MAX_SEEN:
-                self._seen[found] = None
+                self._seen[reference] = None
         rng = self._rng
         if rng.random() < self._finish:
             return self._answer().text()

@@ -119,7 +119,7 @@ class ChatAgent(SyncAdapter):
         make_window(*self._limits)  # checks the limits
         sources = make_tool_sources(chosen, memory)
         self._lookups = LookupRules(Toolbox(sources), count_lookups, max_lookups) if sources else None
-        given: dict[str, Json] = {
+        settings: dict[str, Json] = {
             "model": model,
             "protocol": protocol,
             "system": system,
@@ -133,12 +133,12 @@ class ChatAgent(SyncAdapter):
             "context_policy": None if context_policy == "stop" else context_policy,
         }
         if self._lookups is not None:
-            given |= {
+            settings |= {
                 "tools": self._lookups.toolbox.settings,
                 "count_lookups": count_lookups,
                 "max_lookups": max_lookups,
             }
-        self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
+        self.settings: Mapping[str, Json] = {key: value for key, value in settings.items() if value is not None}
 
     @override
     def converse(self, observation: str, context: EpisodeContext) -> Conversation:

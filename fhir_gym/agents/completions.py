@@ -115,8 +115,8 @@ def _with_id(call: Message, id: str) -> tuple[Message, Message]:
     Servers decode the arguments of earlier calls for the chat template, and fail if they are not a JSON object.
     """
     call = {**call, "id": call.get("id") or id, "type": call.get("type") or "function"}
-    given = call.get("function")
-    function = given if isinstance(given, dict) else {}
+    called_function = call.get("function")
+    function = called_function if isinstance(called_function, dict) else {}
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     if not _is_object(text):
@@ -160,8 +160,8 @@ def as_text(arguments: Json) -> str:
 
 
 def _action(name: str, arguments: Json, lookup_tools: Collection[str]) -> Action | Invalid:
-    if lookup_tools and name not in (known := (*GRAMMAR.tool_names, *lookup_tools)):
-        return Invalid(str(UnknownNameError("tool", name, known)), _call_example())
+    if lookup_tools and name not in (tool_names := (*GRAMMAR.tool_names, *lookup_tools)):
+        return Invalid(str(UnknownNameError("tool", name, tool_names)), _call_example())
     if arguments is None or arguments == "":
         arguments = {}  # several servers send null or an empty text for a call without arguments
     return GRAMMAR.from_tool_call(name, arguments)

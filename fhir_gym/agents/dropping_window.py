@@ -60,20 +60,20 @@ def _contained(body: str) -> Iterator[str]:
         yield _name(body.removeprefix(_LOCATION))
         return
     try:
-        found: Any = json.loads(body)
+        document: Any = json.loads(body)
     except (ValueError, RecursionError):
         return
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return
-    entries = found.get("entry")
+    entries = document.get("entry")
     if isinstance(entries, list):
-        places = [_location(one) for one in entries]
-        written = [one for one in places if one]
+        places = [_location(entry) for entry in entries]
+        written = [place for place in places if place]
         yield from written[:_MAX_NAMES] or [f"{len(entries)} entries"]
         if len(written) > _MAX_NAMES:
             yield f"{len(written) - _MAX_NAMES} more"
-    elif isinstance(found.get("resourceType"), str) and isinstance(found.get("id"), str):
-        yield one_line(f"{found['resourceType']}/{found['id']}", _MAX_NAME)
+    elif isinstance(document.get("resourceType"), str) and isinstance(document.get("id"), str):
+        yield one_line(f"{document['resourceType']}/{document['id']}", _MAX_NAME)
 
 
 def _location(entry: Any) -> str:
@@ -178,8 +178,9 @@ class DroppingWindow(ContextWindow):
         super().add_reply(None, message)
         if usage is not None and usage.prompt:
             # If the estimates are too low, the window counts as smaller. Later requests do not contain reasoning.
+            # Some servers do not report the tokens of the reply.
             self._scale = max(1.0, usage.prompt / estimated)
-            self._used = min(usage.prompt, estimated) + min(usage.completion, self._tokens[-1])
+            self._used = min(usage.prompt, estimated) + min(usage.completion or self._tokens[-1], self._tokens[-1])
 
     @override
     def fit(self, observation: str, advice: str = LESS_FHIR, later: int = 0) -> str:
@@ -189,9 +190,9 @@ class DroppingWindow(ContextWindow):
         results = later + 1  # the results of a reply with several calls share the window
         kept = self._kept()
         free = int(self._size / self._scale) - kept
-        wanted = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
-        if wanted > self._left():
-            self._drop_contents(kept + min(free // 2, free - wanted))
+        needed = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
+        if needed > self._left():
+            self._drop_contents(kept + min(free // 2, free - needed))
             self._remove_exchanges(kept + free // 2)
         allowed = self._left() // results
         if _result_tokens(shown) > allowed:

@@ -45,8 +45,8 @@ class Configuration:
 
 CONFIGURATIONS: Mapping[str, Configuration] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        configuration.name: configuration
+        for configuration in (
             Configuration("baseline", "FHIR tools only.", "tools", ("fhir",)),
             Configuration("spec", "FHIR tools, and the FHIR specification.", "tools", ("fhir", "spec")),
             Configuration(
@@ -161,15 +161,15 @@ def make_agent(name: str, /, **settings: Any) -> Agent:
         return cast(Agent, _call(name, AGENTS[name], settings))
     installed = entry_points_of(GROUP)
     if name in installed:
-        found = load_plugin(installed[name])
+        factory = load_plugin(installed[name])
     elif ":" in name:
-        found = find_object(name)
+        factory = find_object(name)
     else:
         raise UnknownNameError("agent", name, agent_names())
-    if callable(found) and _is_policy(found):
-        return ScriptedAgent(_FunctionScript(found), name=found.__name__)
+    if callable(factory) and _is_policy(factory):
+        return ScriptedAgent(_FunctionScript(factory), name=factory.__name__)
     try:
-        return cast(Agent, require_agent(_call(name, found, settings) if callable(found) else found))
+        return cast(Agent, require_agent(_call(name, factory, settings) if callable(factory) else factory))
     except WrongTypeError as error:
         raise WrongTypeError(f"{name} is not an agent: {error}") from error
 
@@ -186,8 +186,8 @@ class _FunctionScript:
         return self._function(observation, step) if self._takes_step else self._function(observation)
 
 
-def _is_policy(found: Factory) -> bool:
-    parameters = [] if inspect.isclass(found) else list(inspect.signature(found).parameters)
+def _is_policy(factory: Factory) -> bool:
+    parameters = [] if inspect.isclass(factory) else list(inspect.signature(factory).parameters)
     return parameters[:1] == ["observation"]
 
 
@@ -195,7 +195,11 @@ def _call(name: str, maker: Factory, settings: Mapping[str, Any]) -> Any:
     """Check settings against the parameters of a class or function, then call it with the settings."""
     parameters = inspect.signature(maker).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {one.name: one for one in parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    named = {
+        parameter.name: parameter
+        for parameter in parameters.values()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
     for setting in settings:
         if setting not in named and not takes_any:
             raise UnknownNameError(f"setting of agent {name}", setting, named)

@@ -109,7 +109,7 @@ class LocalAgent(SyncAdapter):
         make_window(*self._limits)  # checks the limits
         self._names = model.name, model.fingerprint()
         self._batcher = _Batcher(self._sample, batch_size)
-        given: dict[str, Json] = {
+        settings: dict[str, Json] = {
             "model": model.name,
             "gguf_file": gguf_file,
             "device": self._model.device,
@@ -124,7 +124,7 @@ class LocalAgent(SyncAdapter):
             "observation_chars": observation_chars,
             "context_policy": None if context_policy == "stop" else context_policy,
         }
-        self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
+        self.settings: Mapping[str, Json] = {key: value for key, value in settings.items() if value is not None}
 
     @override
     def converse(self, observation: str, context: EpisodeContext) -> Conversation:

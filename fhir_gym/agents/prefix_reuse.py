@@ -89,7 +89,9 @@ class PrefixReuse:
         scores = torch.cat([scores for _, scores in read])
         lengths = [len(ids) for ids in prompts]
         longest = max(lengths)
-        batch = _Batch(self._batch_cache([one for one, _ in read], lengths, max_tokens), list(range(len(prompts))))
+        batch = _Batch(
+            self._batch_cache([layers for layers, _ in read], lengths, max_tokens), list(range(len(prompts)))
+        )
         mask = torch.zeros(len(prompts), longest + max_tokens, dtype=torch.long, device=device)
         for row, length in enumerate(lengths):
             mask[row, longest - length :] = 1
@@ -139,10 +141,10 @@ class PrefixReuse:
     def _read(self, ids: tuple[int, ...]) -> tuple[_Kept, Any]:
         """Return the keys and values of a prompt, and the scores of the next token."""
         torch = self._torch
-        start, known = self._longest_start(ids)
+        start, kept_layers = self._longest_start(ids)
         cache = self._cache_of.DynamicCache(config=self._model.config)
-        if known is not None:
-            for number, (keys, values) in enumerate(known):
+        if kept_layers is not None:
+            for number, (keys, values) in enumerate(kept_layers):
                 cache.update(keys[:, :, :start], values[:, :, :start], number)
         new = torch.tensor([ids[start:]], device=self._model.device)
         output = self._model(input_ids=new, use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
@@ -155,15 +157,15 @@ class PrefixReuse:
 
         At least the last token of the prompt must be read, so it is never part of the start.
         """
-        best, found = 0, None
-        for known, layers in self._kept.items():
-            limit = min(len(known), len(ids) - 1)
-            if limit <= best or known[:best] != ids[:best]:
+        best, longest = 0, None
+        for prefix, layers in self._kept.items():
+            limit = min(len(prefix), len(ids) - 1)
+            if limit <= best or prefix[:best] != ids[:best]:
                 continue
-            same = limit if known[:limit] == ids[:limit] else _common(known, ids, limit)
+            same = limit if prefix[:limit] == ids[:limit] else _common(prefix, ids, limit)
             if same > best:
-                best, found = same, layers
-        return best, found
+                best, longest = same, layers
+        return best, longest
 
     def _keep(self, ids: tuple[int, ...], layers: _Kept) -> None:
         """Keep a sequence, and drop the oldest ones if there are too many."""
@@ -209,8 +211,8 @@ def _layer(torch: Any, cache_of: Any, rows: Sequence[tuple[Any, ...]], lengths: 
     return layer
 
 
-def _common(one: tuple[int, ...], other: tuple[int, ...], limit: int) -> int:
-    return next((at for at in range(limit) if one[at] != other[at]), limit)
+def _common(tokens: tuple[int, ...], other: tuple[int, ...], limit: int) -> int:
+    return next((at for at in range(limit) if tokens[at] != other[at]), limit)
 
 
 def _size(layers: _Kept) -> int:
@@ -225,11 +227,11 @@ def _register_attention() -> None:
     masks = import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
 
     def grouped(
-        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **given: Any
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **options: Any
     ) -> tuple[Any, None]:
         batch, heads, new, size = query.shape
         if new > 1:
-            result: tuple[Any, None] = sdpa(module, query, key, value, attention_mask, scaling=scaling, **given)
+            result: tuple[Any, None] = sdpa(module, query, key, value, attention_mask, scaling=scaling, **options)
             return result
         groups = key.shape[1]
         scores = query.reshape(batch, groups, heads // groups, size) @ key.transpose(-1, -2)

@@ -85,7 +85,7 @@ class ChatModel:
     def request(self, messages: Sequence[Message], opening: Opening) -> dict[str, Any]:
         """Return the body of a request."""
         tools = [*(GRAMMAR.tools() if opening.protocol == "tools" else ()), *opening.tools]
-        given: dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": self.model,
             "messages": list(messages),
             "temperature": self.temperature,
@@ -94,7 +94,7 @@ class ChatModel:
             "seed": opening.seed,
             "tools": tools or None,
         }
-        return {name: value for name, value in given.items() if value is not None} | dict(self.extra_body)
+        return {name: value for name, value in body.items() if value is not None} | dict(self.extra_body)
 
 
 class _TransientError(Exception):
@@ -237,9 +237,9 @@ class Provider:
         if status in (401, 403):
             return EndpointError(f"{self.host} rejects the key ({short}): set OPENAI_API_KEY or api_key")
         if status == 404:
-            known = await self._models()
-            if known and self.model.model not in known:
-                return EndpointError(f"{self.host}: {UnknownNameError('model', self.model.model, known)}")
+            models = await self._models()
+            if models and self.model.model not in models:
+                return EndpointError(f"{self.host}: {UnknownNameError('model', self.model.model, models)}")
             return EndpointError(f"{self._shown} has no model {self.model.model!r}, or is not an endpoint ({short})")
         if not self._answered:
             return EndpointError(f"{self.host} rejects the request ({short})")
@@ -300,19 +300,19 @@ def _text(value: Json) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _usage(given: Json) -> Usage | None:
-    if not isinstance(given, dict):
+def _usage(usage: Json) -> Usage | None:
+    if not isinstance(usage, dict):
         return None
     return Usage(
-        prompt=_count(given, "prompt_tokens"),
-        completion=_count(given, "completion_tokens"),
-        cached=_count(given.get("prompt_tokens_details"), "cached_tokens"),
-        reasoning=_count(given.get("completion_tokens_details"), "reasoning_tokens"),
+        prompt=_count(usage, "prompt_tokens"),
+        completion=_count(usage, "completion_tokens"),
+        cached=_count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning=_count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
 
-def _count(given: Json, name: str) -> int:
-    value = given.get(name) if isinstance(given, dict) else None
+def _count(counts: Json, name: str) -> int:
+    value = counts.get(name) if isinstance(counts, dict) else None
     return min(value, _MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 

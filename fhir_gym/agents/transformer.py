@@ -210,8 +210,8 @@ class Transformer:
             logits_processor=[sampler],
             stopping_criteria=[_StopWhen(torch, stopped)],
         )
-        found: list[list[int]] = out[:, longest:].tolist()
-        return found
+        sampled: list[list[int]] = out[:, longest:].tolist()
+        return sampled
 
     def fingerprint(self) -> str:
         """Return a hash of the names, shapes and first values of the weights; it distinguishes models."""
@@ -228,8 +228,8 @@ class Transformer:
 
     def _ends(self) -> tuple[int, ...]:
         """Return the tokens that end a turn."""
-        given = self._model.generation_config.eos_token_id
-        ends = list(given) if isinstance(given, list | tuple) else [given]
+        eos_token_ids = self._model.generation_config.eos_token_id
+        ends = list(eos_token_ids) if isinstance(eos_token_ids, list | tuple) else [eos_token_ids]
         return tuple(dict.fromkeys(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None))
 
     def _padding_id(self) -> int:

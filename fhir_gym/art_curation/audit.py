@@ -83,13 +83,16 @@ def facts_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterato
         yield from _table_faults(text, plan)
 
 
-def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> Iterator[str]:
+def rules_missing(case: ReasoningCase, plan: CaseSpec, examination: Examination) -> Iterator[str]:
     """Yield the rules on which the answer depends but which the prompt does not state."""
     text = prompt(case, plan)
     needed: dict[str, str] = {}
-    if found.value is not None and found.value in (found.limits.get("low"), found.limits.get("high")):
+    if examination.value is not None and examination.value in (
+        examination.limits.get("low"),
+        examination.limits.get("high"),
+    ):
         needed["limit"] = "the value is exactly a limit"
-    reading = found.reading
+    reading = examination.reading
     ends = (reading.start, reading.end)
     if any(row.taken in ends for row in (*reading.counted, *reading.foreign)):
         needed["edge"] = "a result was taken exactly at an end of the window"
@@ -106,16 +109,16 @@ def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> It
             yield f"{why}, but the text has no rule for it"
 
 
-def untruths(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: Extract) -> Iterator[str]:
+def untruths(case: ReasoningCase, plan: CaseSpec, examination: Examination, extract: Extract) -> Iterator[str]:
     """Yield false statements about the patient, and references to other patients."""
-    age = found.age
+    age = examination.age
     for match in _AGE.finditer(case.instruction):
         if int(match[1] or match[2]) != age:
             yield f"the patient is {age} years old, but the text says {match[0]!r}"
     said = senses(case.instruction)
     for sex in ("male", "female"):
-        if sex in said and found.person.gender != sex:
-            yield f"the patient is {found.person.gender}, but the instruction says {sex}"
+        if sex in said and examination.person.gender != sex:
+            yield f"the patient is {examination.person.gender}, but the instruction says {sex}"
     if age is not None and age < _ADULT and re.search(r"\b(?:wo)?man\b", case.instruction):
         yield f"the patient is {age} years old, but the instruction calls the patient an adult"
     if "old" in said and (age is None or age < _OLD):
@@ -126,33 +129,33 @@ def untruths(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: E
             yield f"the text names another patient: {word}"
 
 
-def wording(case: ReasoningCase, plan: CaseSpec, found: Examination, now: datetime) -> tuple[bool, list[str]]:
+def wording(case: ReasoningCase, plan: CaseSpec, examination: Examination, now: datetime) -> tuple[bool, list[str]]:
     """Return whether the instruction differs from its template, and the errors in the text.
 
     The context contains the rules and is never reworded.
     """
-    who = found.person
+    who = examination.person
     person = PatientSummary(who.id, who.name, who.gender or "", birth_date=None)
     order = ORDERS[plan.order] if plan.order else None
-    template = instruction(plan, person, found.age, instant(now), order)
+    template = instruction(plan, person, examination.age, instant(now), order)
     faults = []
-    if case.context != context(plan, person, found.age, order):
+    if case.context != context(plan, person, examination.age, order):
         faults.append("the context differs from the specification")
     if case.instruction == template:
         return False, faults
     kept = [LABS[plan.lab].title, *([order.name] if order else [])]
     told = changes(template, case.instruction, names=[who.name], phrases=kept)
-    return True, [*faults, *(f"compared with its template, the instruction {one}" for one in told)]
+    return True, [*faults, *(f"compared with its template, the instruction {change}" for change in told)]
 
 
 def _time_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterator[str]:
     """Yield the errors in how the instruction states the time window and the reference time."""
     said = set(hours_said(case.instruction))
-    wanted = set() if plan.window_hours is None else {Decimal(str(plan.window_hours))}
-    if wanted - said:
+    hours = set() if plan.window_hours is None else {Decimal(str(plan.window_hours))}
+    if hours - said:
         yield f"the instruction does not say {plan.window_hours:g} hours"
-    if said - wanted:
-        yield f"the instruction says {', '.join(map(str, sorted(said - wanted)))} hours"
+    if said - hours:
+        yield f"the instruction says {', '.join(map(str, sorted(said - hours)))} hours"
     moments, as_of = set(instants(case.instruction)), moment(plan.as_of)
     if moments - {as_of}:
         yield "the instruction names another reference time"
@@ -276,21 +279,21 @@ class AuditReport:
     @property
     def cases(self) -> tuple[ReasoningCase, ...]:
         """The kept tasks."""
-        return tuple(one.case for one in self.kept)
+        return tuple(audited.case for audited in self.kept)
 
     @property
     def doubtful(self) -> tuple[Audited, ...]:
         """The kept tasks that a person should review."""
-        return tuple(one for one in self.kept if one.doubtful)
+        return tuple(audited for audited in self.kept if audited.doubtful)
 
     def reasons(self) -> dict[str, int]:
         """Return the number of rejected tasks for each reason; a task with several reasons counts for each."""
-        counts = Counter(kind for one in self.dropped for kind in {reason.kind for reason in one.reasons})
+        counts = Counter(kind for dropped in self.dropped for kind in {reason.kind for reason in dropped.reasons})
         return dict(sorted(counts.items()))
 
     def signals(self) -> dict[str, int]:
         """Return the number of kept tasks for each signal, most frequent signal first."""
-        counts = Counter(signal.name for one in self.kept for signal in one.signals)
+        counts = Counter(signal.name for audited in self.kept for signal in audited.signals)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def plain(self) -> dict[str, Json]:
@@ -302,10 +305,10 @@ class AuditReport:
             "reasons": self.reasons(),
             "signals": self.signals(),
             "dropped": [
-                {"id": one.case.id, "reasons": [{"kind": r.kind, "text": r.text} for r in one.reasons]}
-                for one in self.dropped
+                {"id": dropped.case.id, "reasons": [{"kind": r.kind, "text": r.text} for r in dropped.reasons]}
+                for dropped in self.dropped
             ],
-            "confidence": {one.case.id: one.confidence for one in self.kept},
+            "confidence": {audited.case.id: audited.confidence for audited in self.kept},
         }
 
 
@@ -330,12 +333,12 @@ def audit_cases(cases: Sequence[ReasoningCase], source: World | Path, *, now: da
     if now is None:
         raise FhirGymError("the argument now is required: an export does not contain the current time")
     labs = {case.plan.lab for case in cases if case.plan} if all(case.plan for case in cases) else set(LABS)
-    found = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
+    extracted = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
     seen = _Seen()
     kept: list[Audited] = []
     dropped: list[Dropped] = []
     for case in cases:
-        result = _audited(case, found, seen)
+        result = _audited(case, extracted, seen)
         if isinstance(result, Audited):
             kept.append(result)
             seen.add(case, result.plan)
@@ -356,9 +359,9 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
         Tasks in the report's order, each with the reason for its review: ``doubtful`` or ``sample``.
     """
     strata: dict[str, list[Audited]] = defaultdict(list)
-    for one in report.kept:
-        if not one.doubtful:
-            strata[one.stratum].append(one)
+    for audited in report.kept:
+        if not audited.doubtful:
+            strata[audited.stratum].append(audited)
     for name, members in strata.items():
         random.Random(f"{seed}/{name}").shuffle(members)
     left = [strata[name] for name in sorted(strata)]
@@ -366,8 +369,8 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
     while len(chosen) < sample and (left := [members for members in left if members]):
         for members in left[: sample - len(chosen)]:
             chosen.add(members.pop().case.id)
-    picked = ((one, "doubtful" if one.doubtful else "sample") for one in report.kept)
-    return tuple((one, why) for one, why in picked if why == "doubtful" or one.case.id in chosen)
+    picked = ((audited, "doubtful" if audited.doubtful else "sample") for audited in report.kept)
+    return tuple((audited, why) for audited, why in picked if why == "doubtful" or audited.case.id in chosen)
 
 
 def _audited(case: ReasoningCase, extract: Extract, seen: _Seen) -> Audited | tuple[Reason, ...]:
@@ -380,28 +383,28 @@ def _audited(case: ReasoningCase, extract: Extract, seen: _Seen) -> Audited | tu
     if faults:
         return faults
     try:
-        found = examine(case, plan, extract)
+        examination = examine(case, plan, extract)
     except ExaminationError as error:
         return (Reason("disagrees", str(error)),)
-    reworded, changed = wording(case, plan, found, extract.now) if own else (False, [])
-    reasons = (*_reasons(case, plan, found, extract), *(Reason("text", text) for text in changed))
+    reworded, changed = wording(case, plan, examination, extract.now) if own else (False, [])
+    reasons = (*_reasons(case, plan, examination, extract), *(Reason("text", text) for text in changed))
     reasons += tuple(seen.reasons(case, plan))
     if reasons:
         return reasons
-    raised = signals(plan, found, extract.now, reworded=reworded, own=own)
-    return Audited(case, plan, found, raised, confidence(raised))
+    raised = signals(plan, examination, extract.now, reworded=reworded, own=own)
+    return Audited(case, plan, examination, raised, confidence(raised))
 
 
-def _reasons(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: Extract) -> Iterator[Reason]:
-    for text in disagreements(case, found):
+def _reasons(case: ReasoningCase, plan: CaseSpec, examination: Examination, extract: Extract) -> Iterator[Reason]:
+    for text in disagreements(case, examination):
         yield Reason("disagrees", text)
-    for text in found.doubts:
+    for text in examination.doubts:
         yield Reason("ambiguous", text)
     for text in facts_missing(case, plan, extract.now):
         yield Reason("text", text)
-    for text in rules_missing(case, plan, found):
+    for text in rules_missing(case, plan, examination):
         yield Reason("ambiguous", text)
-    for text in untruths(case, plan, found, extract):
+    for text in untruths(case, plan, examination, extract):
         yield Reason("text", text)
 
 

@@ -15,10 +15,10 @@ COLUMNS = ("group", "", "retrieval", "aggregation", "conditional", "order due", 
 
 def balance(cases: Sequence[ReasoningCase]) -> dict[str, Json]:
     """Count tasks by kind and by whether an order is due, separately for each scenario, test, category and sex."""
-    found: dict[str, dict[str, Counter[str]]] = {"all": {"": Counter()}}
-    found |= {group: {} for group in ("scenario", "lab", "category", "sex")}
-    found["lab"] = {lab: Counter() for lab in LABS}
-    found["category"] = {category: Counter() for category in CATEGORIES}
+    table: dict[str, dict[str, Counter[str]]] = {"all": {"": Counter()}}
+    table |= {group: {} for group in ("scenario", "lab", "category", "sex")}
+    table["lab"] = {lab: Counter() for lab in LABS}
+    table["category"] = {category: Counter() for category in CATEGORIES}
     for case in cases:
         if case.plan is None:
             continue
@@ -28,11 +28,11 @@ def balance(cases: Sequence[ReasoningCase]) -> dict[str, Json]:
         if case.plan.family != "conditional" or truth.value_category is None:
             del names["category"]
         for group, name in names.items():
-            counts = found[group].setdefault(name, Counter())
+            counts = table[group].setdefault(name, Counter())
             counts[case.plan.family] += 1
             if case.plan.family == "conditional":
                 counts["order due" if truth.should_order else "no order"] += 1
-    return {group: {name: dict(counts) for name, counts in named.items()} for group, named in found.items()}
+    return {group: {name: dict(counts) for name, counts in named.items()} for group, named in table.items()}
 
 
 def balance_rows(cases: Sequence[ReasoningCase]) -> list[tuple[str, ...]]:

@@ -64,28 +64,33 @@ class Signal:
         return WEIGHTS[self.name]
 
 
-def confidence(found: tuple[Signal, ...]) -> float:
+def confidence(signals_of_task: tuple[Signal, ...]) -> float:
     """Return 1 minus the sum of the signals' weights, but at least 0."""
-    taken = sum(Decimal(str(one.weight)) for one in found)
+    taken = sum(Decimal(str(signal.weight)) for signal in signals_of_task)
     return float(max(Decimal(0), 1 - taken))
 
 
 def signals(
-    plan: CaseSpec, found: Examination, now: datetime, *, reworded: bool = False, own: bool = True
+    plan: CaseSpec, examination: Examination, now: datetime, *, reworded: bool = False, own: bool = True
 ) -> tuple[Signal, ...]:
     """Return the signals of a task, each at most once, in the order of `WEIGHTS`.
 
     Args:
         plan: Specification of the case.
-        found: Result of deriving the answer again.
+        examination: Result of deriving the answer again.
         now: Current time.
         reworded: Whether the instruction differs from its template.
         own: Whether the case contains its specification (external cases do not).
     """
     first: dict[str, Signal] = {}
-    for parts in (_of_value(plan, found), _of_time(found, now), _of_record(found), _of_person(plan, found, now)):
-        for one in parts:
-            first.setdefault(one.name, one)
+    for parts in (
+        _of_value(plan, examination),
+        _of_time(examination, now),
+        _of_record(examination),
+        _of_person(plan, examination, now),
+    ):
+        for part in parts:
+            first.setdefault(part.name, part)
     if reworded:
         first["reworded"] = Signal("reworded", "the instruction differs from its template")
     if not own:
@@ -93,32 +98,32 @@ def signals(
     return tuple(first[name] for name in WEIGHTS if name in first)
 
 
-def _of_value(plan: CaseSpec, found: Examination) -> Iterator[Signal]:
-    value, exact, digits = found.value, found.exact, plan.digits
+def _of_value(plan: CaseSpec, examination: Examination) -> Iterator[Signal]:
+    value, exact, digits = examination.value, examination.exact, plan.digits
     if value is None or exact is None:
         yield Signal("nothing counts", "the answer is -1")
         return
     step = Decimal(1).scaleb(-digits)
-    for name, limit in found.limits.items():
+    for name, limit in examination.limits.items():
         words = f"{name.replace('_', ' ')} limit {limit}"
         if value == limit:
             yield Signal("value at a limit", f"{value} is the {words}")
         elif abs(value - limit) <= step:
             yield Signal("value next to a limit", f"{value} is one step from the {words}")
-    if found.row is not None:
-        low, high = found.limits["critically_low"] / 3, found.limits["critically_high"] * 3
+    if examination.row is not None:
+        low, high = examination.limits["critically_low"] / 3, examination.limits["critically_high"] * 3
         if not low <= value <= high:
             yield Signal("implausible value", f"{value} is far beyond the critical limits")
     if plan.family == "aggregation":
         scaled = exact.scaleb(digits) % 1
         if abs(scaled - Decimal("0.5")) <= Decimal("0.05"):
             yield Signal("mean near a half", f"the mean is {exact:.{digits + 3}f}")
-        if len(found.used) == _FEW:
+        if len(examination.used) == _FEW:
             yield Signal("few values", f"a mean of {_FEW} values")
 
 
-def _of_time(found: Examination, now: datetime) -> Iterator[Signal]:
-    reading = found.reading
+def _of_time(examination: Examination, now: datetime) -> Iterator[Signal]:
+    reading = examination.reading
     if reading.end != now:
         yield Signal("past moment", f"the reference time is {reading.end.isoformat()}")
     if reading.later:
@@ -133,8 +138,8 @@ def _of_time(found: Examination, now: datetime) -> Iterator[Signal]:
             yield Signal("result near the edge", f"{row.id} was taken within five minutes of an end of the window")
 
 
-def _of_record(found: Examination) -> Iterator[Signal]:
-    reading, used = found.reading, found.used
+def _of_record(examination: Examination) -> Iterator[Signal]:
+    reading, used = examination.reading, examination.used
     since = min((_at(row) for row in used), default=reading.start)
     deciding = {row.taken for row in used}
     for row in reading.replaced:
@@ -155,11 +160,11 @@ def _of_record(found: Examination) -> Iterator[Signal]:
         yield Signal("few values", f"{used[0].id} is the only result of its kind")
 
 
-def _of_person(plan: CaseSpec, found: Examination, now: datetime) -> Iterator[Signal]:
-    row, age = found.row, found.age
+def _of_person(plan: CaseSpec, examination: Examination, now: datetime) -> Iterator[Signal]:
+    row, age = examination.row, examination.age
     if row is None or age is None or plan.scenario != "demographic":
         return
-    days = found.person.days_to_birthday(now.astimezone(UTC).date())
+    days = examination.person.days_to_birthday(now.astimezone(UTC).date())
     if (age == row.first_age or age == row.last_age) and days is not None and days <= _BIRTHDAY:
         yield Signal("age near a limit", f"{days} days from the birthday that changes the range")
 

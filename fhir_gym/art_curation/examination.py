@@ -108,16 +108,16 @@ def examine(case: ReasoningCase, plan: CaseSpec, extract: Extract) -> Examinatio
     return Examination(person, age, reading, used, exact, value, row, limits, truth, sol, tuple(doubts))
 
 
-def disagreements(case: ReasoningCase, found: Examination) -> Iterator[str]:
+def disagreements(case: ReasoningCase, examination: Examination) -> Iterator[str]:
     """Yield the differences between the task's stated ground truth and answer and the derived ones."""
-    for name, right in found.truth.items():
+    for name, right in examination.truth.items():
         said = getattr(case.ground_truth, name)
         if not _same(name, said, right):
             yield f"{name} is {_shown(right)}, but the task says {_shown(said)}"
-    if len(case.sol) != len(found.sol) or not all(
-        _same("sol", *pair) for pair in zip(case.sol, found.sol, strict=False)
+    if len(case.sol) != len(examination.sol) or not all(
+        _same("sol", *pair) for pair in zip(case.sol, examination.sol, strict=False)
     ):
-        right_answer = ", ".join(map(_shown, found.sol))
+        right_answer = ", ".join(map(_shown, examination.sol))
         yield f"the answer is [{right_answer}], but the task says [{', '.join(map(_shown, case.sol))}]"
 
 
@@ -154,13 +154,13 @@ def plan_faults(plan: CaseSpec, now: datetime, *, own: bool) -> Iterator[str]:
 
 def _moment_faults(text: str, now: datetime) -> Iterator[str]:
     try:
-        found = moment(text)
+        time = moment(text)
     except (ValueError, OverflowError):  # converting year 1 or 9999 to UTC may overflow
         yield f"{text!r} is not an instant"
         return
-    if found > now:
+    if time > now:
         yield f"{text} is after the current time"
-    elif found.year < FIRST_YEAR:
+    elif time.year < FIRST_YEAR:
         yield f"{text} is before {FIRST_YEAR}"
 
 
@@ -175,10 +175,10 @@ def _text_faults(plan: CaseSpec) -> Iterator[str]:
 
 def moment(text: str) -> datetime:
     """Parse an instant and convert it to UTC; raise `ValueError` for other text."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return found.astimezone(UTC)
+    return time.astimezone(UTC)
 
 
 def _order_faults(plan: CaseSpec) -> Iterator[str]:
@@ -212,11 +212,11 @@ def _range(lab: str, sex: str | None, age: int | None) -> ReferenceRange:
 
 def _limits(row: ReferenceRange, shift: float) -> dict[str, Decimal]:
     """Return the limits of a range after a relative shift; a shift of 0.1 raises them by ten percent."""
-    found = {name: Decimal(str(getattr(row, name))) for name in _LIMITS}
+    limits = {name: Decimal(str(getattr(row, name))) for name in _LIMITS}
     if not shift:
-        return found
+        return limits
     share = 1 + Decimal(str(shift))
-    return {name: places(limit * share, LABS[row.lab].digits) for name, limit in found.items()}
+    return {name: places(limit * share, LABS[row.lab].digits) for name, limit in limits.items()}
 
 
 def _thresholds(case: ReasoningCase) -> dict[str, Decimal]:
@@ -235,14 +235,14 @@ def _judged(
     row: ReferenceRange | None, limits: Mapping[str, Decimal], value: Decimal | None, plan: CaseSpec
 ) -> dict[str, Any]:
     low, high = limits.get("low"), limits.get("high")
-    found: dict[str, Any] = {"threshold_low": low, "threshold_high": high, "should_order": False}
+    figures: dict[str, Any] = {"threshold_low": low, "threshold_high": high, "should_order": False}
     if value is not None:
         is_low, is_high = low is not None and value < low, high is not None and value > high
         due = (is_low and plan.direction != "high") or (is_high and plan.direction != "low")
-        found |= {"is_low": is_low, "is_high": is_high, "should_order": due}
+        figures |= {"is_low": is_low, "is_high": is_high, "should_order": due}
         if row is not None:
-            found["value_category"] = band(value, limits, Decimal(str(row.borderline)))
-    return found
+            figures["value_category"] = band(value, limits, Decimal(str(row.borderline)))
+    return figures
 
 
 def _same(name: str, said: Json, right: Any) -> bool:

@@ -119,22 +119,24 @@ def extract(source: World | Path, labs: Collection[str], numbers: Collection[str
     Raises:
         WorldError: A file is not readable, or a line is not a resource.
     """
-    people = {one.id: one for one in map(_individual, _resources(source, "Patient", re.compile(rb'"Patient"')))}
+    people = {
+        resource.id: resource for resource in map(_individual, _resources(source, "Patient", re.compile(rb'"Patient"')))
+    }
     holders: dict[str, list[str]] = defaultdict(list)
-    for one in people.values():
-        for number in one.numbers:
-            holders[number].append(one.id)
-    wanted = {id for number in numbers for id in holders.get(number, ())}
+    for person in people.values():
+        for number in person.numbers:
+            holders[number].append(person.id)
+    patient_ids = {id for number in numbers for id in holders.get(number, ())}
     rows: dict[tuple[str, str], list[ExportedResult]] = defaultdict(list)
-    if labs and wanted:
+    if labs and patient_ids:
         named = re.compile(b'"(?:' + b"|".join(re.escape(lab.encode()) for lab in sorted(labs)) + b')"')
         for order, resource in enumerate(_resources(source, "Observation", named)):
             patient = _patient(resource.get("subject"))
-            if patient in wanted:
+            if patient in patient_ids:
                 for lab in dict.fromkeys(_codes(resource)):
                     if lab in labs:
                         rows[lab, patient].append(_row(resource, order))
-    return Extract(now, people, {key: tuple(found) for key, found in rows.items()}, {
+    return Extract(now, people, {key: tuple(results) for key, results in rows.items()}, {
         number: tuple(ids) for number, ids in holders.items()
     })  # fmt: skip
 
@@ -166,7 +168,7 @@ def _lines(folder: Path) -> Iterator[bytes]:
 
 def _codes(resource: Mapping[str, Any]) -> Iterable[str]:
     codings = _object(resource.get("code")).get("coding")
-    return [str(one["code"]) for one in codings if "code" in one] if isinstance(codings, list) else []
+    return [str(coding["code"]) for coding in codings if "code" in coding] if isinstance(codings, list) else []
 
 
 def _patient(subject: Any) -> str:
@@ -194,12 +196,12 @@ def _row(resource: Mapping[str, Any], order: int) -> ExportedResult:
 
 def _individual(resource: Mapping[str, Any]) -> ExportedPatient:
     identifiers = resource.get("identifier")
-    given = [_object(one).get("value") for one in identifiers] if isinstance(identifiers, list) else []
+    values = [_object(identifier).get("value") for identifier in identifiers] if isinstance(identifiers, list) else []
     id = str(resource["id"])
     gender, birth = resource.get("gender"), resource.get("birthDate")
     return ExportedPatient(
         id=id,
-        numbers=tuple(dict.fromkeys([id, *(str(one) for one in given if one)])),
+        numbers=tuple(dict.fromkeys([id, *(str(identifier) for identifier in values if identifier)])),
         name=_name(resource.get("name")),
         gender=None if gender is None else str(gender),
         birth=None if birth is None else str(birth),
@@ -207,8 +209,8 @@ def _individual(resource: Mapping[str, Any]) -> ExportedPatient:
 
 
 def _name(names: Any) -> str:
-    listed = [one for one in names if isinstance(one, dict)] if isinstance(names, list) else []
-    used = [one for one in listed if one.get("use") != "old"]
+    listed = [name for name in names if isinstance(name, dict)] if isinstance(names, list) else []
+    used = [name for name in listed if name.get("use") != "old"]
     if not used:
         return ""
     return " ".join([*map(str, used[0].get("given") or []), str(used[0].get("family") or "")]).strip()

@@ -50,17 +50,17 @@ def review_page(rows: Sequence[ReviewEntry]) -> str:
 
 def _article(number: int, row: ReviewEntry) -> str:
     cells = {name: escape(value) for name, value in row.cells().items()}
-    signals = "".join(f'<p class="doubt">{escape(f"{one.name}: {one.note}")}</p>' for one in row.task.signals)
+    signals = "".join(f'<p class="doubt">{escape(f"{signal.name}: {signal.note}")}</p>' for signal in row.task.signals)
     about_range = f"<h3>Range</h3>\n<p>{cells['range']}</p>\n" if row.range else ""
     cells |= {"lines": _table(row.lines), "range": about_range, "signals": signals or "<p>no signals</p>"}
     return _ARTICLE.substitute(cells, number=number)
 
 
 def _table(lines: Iterable[Line]) -> str:
-    found = [
+    rows = [
         f'<tr class="{"decides" if line.role == "decides" else "beside"}">'
         + "".join(f"<td>{escape(cell)}</td>" for cell in (line.taken, line.value, line.status, line.id, line.role))
         + "</tr>"
         for line in lines
     ]
-    return "\n".join(found) or '<tr><td colspan="5">no results of this kind</td></tr>'
+    return "\n".join(rows) or '<tr><td colspan="5">no results of this kind</td></tr>'

@@ -139,8 +139,8 @@ def look_back(rows: Sequence[ExportedResult], unit: str, end: datetime, window: 
 
 def mean(values: Iterable[Decimal]) -> Decimal:
     """Return the unrounded average."""
-    found = list(values)
-    return sum(found, Decimal(0)) / len(found)
+    numbers = list(values)
+    return sum(numbers, Decimal(0)) / len(numbers)
 
 
 def places(value: Decimal, digits: int) -> Decimal:

@@ -60,11 +60,11 @@ class Rephrased:
     @property
     def reworded(self) -> int:
         """Number of reworded tasks."""
-        return sum(one.text is not None for one in self.outcomes)
+        return sum(outcome.text is not None for outcome in self.outcomes)
 
     def problems(self) -> list[tuple[str, int]]:
         """Count why answers were rejected, most frequent reason first; quotations from the answers are removed."""
-        counts = Counter(problem.partition("'")[0].strip() for one in self.outcomes for problem in one.problems)
+        counts = Counter(problem.partition("'")[0].strip() for outcome in self.outcomes for problem in outcome.problems)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -142,23 +142,23 @@ class Rephraser:
         free = asyncio.Semaphore(self._concurrency)
         done = 0
 
-        async def one(case: ReasoningCase) -> RephraseOutcome:
+        async def rephrase(case: ReasoningCase) -> RephraseOutcome:
             nonlocal done
             async with free:
                 order = (case.plan.order if case.plan else None) or ""
-                outcome = await self._one(case, names, [phrases[order]] if order in phrases else [])
+                outcome = await self._reword(case, names, [phrases[order]] if order in phrases else [])
             done += 1
             progress(done, len(cases))
             return outcome
 
         try:
-            return await gather_or_cancel(map(one, cases))
+            return await gather_or_cancel(map(rephrase, cases))
         finally:
             if self._provider is not None:
                 await self._provider.aclose()
                 self._provider = None  # its connections do not work in another event loop
 
-    async def _one(self, case: ReasoningCase, names: Collection[str], phrases: Collection[str]) -> RephraseOutcome:
+    async def _reword(self, case: ReasoningCase, names: Collection[str], phrases: Collection[str]) -> RephraseOutcome:
         style = STYLES[int.from_bytes(_digest(case.id)[:4], "big") % len(STYLES)]
         messages: list[Message] = [
             {"role": "system", "content": _RULES},
@@ -188,9 +188,9 @@ class Rephraser:
         request = self._model.request(messages, Opening(protocol="text", messages=()))
         text = json.dumps(request, sort_keys=True, ensure_ascii=False)
         path = self._folder / f"{_digest(text).hex()}.json"
-        known = _cached(path)
-        if known is not None:
-            return known
+        cached = _cached(path)
+        if cached is not None:
+            return cached
         if self._provider is None:
             self._provider = Provider(self._model)
         completion = await self._provider.complete(messages, Opening(protocol="text", messages=()))

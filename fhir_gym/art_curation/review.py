@@ -99,7 +99,7 @@ class ReviewEntry:
             "verdict": "",
             "comment": "",
             "confidence": f"{self.task.confidence:g}",
-            "signals": "\n".join(f"{one.name}: {one.note}" for one in self.task.signals),
+            "signals": "\n".join(f"{signal.name}: {signal.note}" for signal in self.task.signals),
             "instruction": case.instruction,
             "context": case.context,
             "patient": self.patient,
@@ -186,10 +186,10 @@ def read_verdicts(path: str | Path) -> tuple[ReviewVerdict, ...]:
     verdicts = tuple(_verdict(row, f"{path}: row {number}") for number, row in enumerate(rows, start=1))
     _require_whole([row["row"] for row in rows], path)
     seen: dict[str, int] = {}
-    for number, one in enumerate(verdicts, start=1):
-        if one.id in seen:
-            raise RecordError(f"{path}: rows {seen[one.id]} and {number} are both for task {one.id!r}")
-        seen[one.id] = number
+    for number, verdict in enumerate(verdicts, start=1):
+        if verdict.id in seen:
+            raise RecordError(f"{path}: rows {seen[verdict.id]} and {number} are both for task {verdict.id!r}")
+        seen[verdict.id] = number
     return verdicts
 
 
@@ -207,21 +207,23 @@ def apply_verdicts(
         UnknownNameError: A verdict is for an unknown task.
         RecordError: A task has changed since the sheet was made.
     """
-    known = {case.id: case for case in cases}
-    for one in verdicts:
-        if one.id not in known:
-            raise UnknownNameError("task", one.id, known)
-        if digest(known[one.id]) != one.digest:
-            raise RecordError(f"task {one.id!r} has changed since the sheet was made; review the current version")
-    rejected = tuple(one for one in verdicts if one.word == "reject")
-    withheld = tuple(one.id for one in verdicts if one.word is None and one.why == "doubtful" and not keep_unreviewed)
-    gone = {one.id for one in rejected} | set(withheld)
+    cases_by_id = {case.id: case for case in cases}
+    for verdict in verdicts:
+        if verdict.id not in cases_by_id:
+            raise UnknownNameError("task", verdict.id, cases_by_id)
+        if digest(cases_by_id[verdict.id]) != verdict.digest:
+            raise RecordError(f"task {verdict.id!r} has changed since the sheet was made; review the current version")
+    rejected = tuple(verdict for verdict in verdicts if verdict.word == "reject")
+    withheld = tuple(
+        verdict.id for verdict in verdicts if verdict.word is None and verdict.why == "doubtful" and not keep_unreviewed
+    )
+    gone = {verdict.id for verdict in rejected} | set(withheld)
     return Reviewed(tuple(case for case in cases if case.id not in gone), rejected, withheld)
 
 
-def _lines(found: Examination) -> tuple[Line, ...]:
-    used = {row.id for row in found.used}
-    reading = found.reading
+def _lines(examination: Examination) -> tuple[Line, ...]:
+    used = {row.id for row in examination.used}
+    reading = examination.reading
     roles = (
         ("counts, not the latest", [row for row in reading.counted if row.id not in used][-_AROUND:]),
         ("replaced by one of the same time", reading.replaced),
@@ -230,8 +232,8 @@ def _lines(found: Examination) -> tuple[Line, ...]:
         ("before the window", reading.before[-_AROUND:]),
         ("after the moment", reading.later[:_AROUND]),
     )
-    since = min((row.taken for row in found.used if row.taken), default=reading.start)
-    lines = [(row, "decides") for row in found.used]
+    since = min((row.taken for row in examination.used if row.taken), default=reading.start)
+    lines = [(row, "decides") for row in examination.used]
     for role, rows in roles:
         near = sorted(
             (row for row in rows if row.id not in used), key=lambda row: (row.taken or reading.end, row.order)

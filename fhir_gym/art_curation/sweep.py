@@ -74,7 +74,7 @@ class Sweep:
     @property
     def cases(self) -> tuple[ReasoningCase, ...]:
         """The tasks to run."""
-        return tuple(one.case for one in self.variants)
+        return tuple(variant.case for variant in self.variants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ def windows(text: str) -> tuple[Setting, ...]:
     Raises:
         FhirGymError: The text is invalid.
     """
-    found = []
+    variants = []
     for part in _parts(text):
         match = _HOURS.match(part)
         if match is None or not 0 < float(match[1]) <= LONGEST_WINDOW:
             raise FhirGymError(f"windows {text!r} are not hours like 12h,24h,36h (up to a year)")
-        found.append(Setting("window", float(match[1])))
-    return tuple(dict.fromkeys(found))
+        variants.append(Setting("window", float(match[1])))
+    return tuple(dict.fromkeys(variants))
 
 
 def shifts(text: str) -> tuple[Setting, ...]:
@@ -142,7 +142,7 @@ def shifts(text: str) -> tuple[Setting, ...]:
     Raises:
         FhirGymError: The text is invalid.
     """
-    found = []
+    variants = []
     for part in _parts(text):
         try:
             percent = Decimal(part.removesuffix("%"))
@@ -150,8 +150,8 @@ def shifts(text: str) -> tuple[Setting, ...]:
             percent = Decimal("NaN")
         if not part.endswith("%") or not percent.is_finite() or not LEAST_SHIFT <= percent / 100 <= MOST_SHIFT:
             raise FhirGymError(f"shifts {text!r} are not percentages like -10%,0%,10% (from -90% to 100%)")
-        found.append(Setting("shift", float(percent / 100)))
-    return tuple(dict.fromkeys(found))
+        variants.append(Setting("shift", float(percent / 100)))
+    return tuple(dict.fromkeys(variants))
 
 
 def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Setting]) -> Sweep:
@@ -167,12 +167,14 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
     """
     variants: list[Variant] = []
     left_out: Counter[Setting] = Counter()
-    made = [(case, case.plan) for case in cases if case.plan is not None]
-    if not made:
+    planned_cases = [(case, case.plan) for case in cases if case.plan is not None]
+    if not planned_cases:
         raise TaskError(f"none of the {len(cases)} tasks has a fhir_gym specification, so they cannot be varied")
-    _require_agreement([case for case, plan in made if any(_fits(one, plan) for one in settings)], world)
+    _require_agreement(
+        [case for case, plan in planned_cases if any(_fits(setting, plan) for setting in settings)], world
+    )
     for setting in settings:
-        fitting = [case for case, plan in made if _fits(setting, plan)]
+        fitting = [case for case, plan in planned_cases if _fits(setting, plan)]
         if not fitting:
             what = "time window" if setting.kind == "window" else "reference range"
             raise TaskError(f"none of the {len(cases)} tasks has a {what}, so the setting {setting} applies to no task")
@@ -191,11 +193,11 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
 
 def curve(sweep: Sweep, rollouts: Iterable[Rollout]) -> tuple[Point, ...]:
     """Return the results of each setting; rollouts of tasks outside the sweep are ignored."""
-    known = {one.case.id: one for one in sweep.variants}
+    variants_by_case = {variant.case.id: variant for variant in sweep.variants}
     judged: Counter[tuple[Setting, bool]] = Counter()
     solved: Counter[tuple[Setting, bool]] = Counter()
     for rollout in rollouts:
-        variant = known.get(rollout.task.key)
+        variant = variants_by_case.get(rollout.task.key)
         if variant is not None and rollout.graded:
             place = variant.setting, variant.changed
             judged[place] += 1
@@ -220,13 +222,13 @@ def to_csv(points: Sequence[Point]) -> str:
 def _point(
     setting: Setting, sweep: Sweep, judged: Counter[tuple[Setting, bool]], solved: Counter[tuple[Setting, bool]]
 ) -> Point:
-    own = [one for one in sweep.variants if one.setting == setting]
+    own = [variant for variant in sweep.variants if variant.setting == setting]
     both = ((setting, False), (setting, True))
     return Point(
         setting,
         tasks=len(own),
         left_out=sweep.left_out[setting],
-        changed=Proportion(sum(one.changed for one in own), len(own)),
+        changed=Proportion(sum(variant.changed for variant in own), len(own)),
         success=Proportion(sum(solved[place] for place in both), sum(judged[place] for place in both)),
         on_changed=Proportion(solved[setting, True], judged[setting, True]),
     )

@@ -87,23 +87,23 @@ def has(text: str, token: str) -> bool:
 
 def hours_said(text: str) -> list[Decimal]:
     """Return each number of hours that a text mentions."""
-    return [Decimal(one.split()[0]) for one in _quantities(text) if one.endswith(" hour")]
+    return [Decimal(quantity.split()[0]) for quantity in _quantities(text) if quantity.endswith(" hour")]
 
 
 def senses(text: str) -> set[str]:
     """Return the senses that occur in a text, such as ``below``, ``latest``, ``mean`` or ``female``."""
     words = _words(text).keys()
-    return {sense for sense, known in _SENSES.items() if words & known}
+    return {sense for sense, sense_words in _SENSES.items() if words & sense_words}
 
 
 def instants(text: str) -> list[datetime]:
     """Return the instants in a text; an instant without a time zone is read as UTC."""
-    found = []
+    times = []
     for match in _INSTANT.finditer(text):
         if "T" in match[0]:
             moment = datetime.fromisoformat(match[0])
-            found.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC))
-    return found
+            times.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC))
+    return times
 
 
 def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iterable[str] = ()) -> list[str]:
@@ -119,29 +119,37 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
         names: Names of people; a rewording must neither add nor omit one.
         phrases: Phrases that must be kept literally.
     """
-    found = _difference("quantity", _quantities(before), _quantities(after))
-    found += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
-    found += _difference("code", _codes(before), _codes(after))
+    problems = _difference("quantity", _quantities(before), _quantities(after))
+    problems += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
+    problems += _difference("code", _codes(before), _codes(after))
     old_tokens, new_tokens = set(_tokens(before)), set(_tokens(after))
-    known = {part for name in names for part in _tokens(name)}
-    found += [f"lost the name {one!r}" for one in sorted((_proper(before) | known & old_tokens) - new_tokens)]
-    found += [f"made up the name {one!r}" for one in sorted((_proper(after) | known & new_tokens) - old_tokens)]
+    name_tokens = {part for name in names for part in _tokens(name)}
+    problems += [
+        f"lost the name {old_token!r}"
+        for old_token in sorted((_proper(before) | name_tokens & old_tokens) - new_tokens)
+    ]
+    problems += [
+        f"made up the name {new_token!r}"
+        for new_token in sorted((_proper(after) | name_tokens & new_tokens) - old_tokens)
+    ]
     lower = after.lower()
-    found += [f"lost {one!r}" for one in phrases if one.lower() in before.lower() and one.lower() not in lower]
+    problems += [
+        f"lost {phrase!r}" for phrase in phrases if phrase.lower() in before.lower() and phrase.lower() not in lower
+    ]
     old, new = _words(before), _words(after)
     for sense, words in _SENSES.items():
         if (old.keys() & words != set()) != (new.keys() & words != set()):
-            found.append(f"{'lost' if old.keys() & words else 'made up'} the sense {sense!r}")
+            problems.append(f"{'lost' if old.keys() & words else 'made up'} the sense {sense!r}")
     if sum(old[word] for word in _SENSES["not"]) != sum(new[word] for word in _SENSES["not"]):
-        found.append("negates more or less than before")
-    found += _difference("substance", old.keys() & _SUBJECTS, new.keys() & _SUBJECTS)
-    return found + _difference("number in words", old.keys() & _SPOKEN, new.keys() & _SPOKEN)
+        problems.append("negates more or less than before")
+    problems += _difference("substance", old.keys() & _SUBJECTS, new.keys() & _SUBJECTS)
+    return problems + _difference("number in words", old.keys() & _SPOKEN, new.keys() & _SPOKEN)
 
 
 def _difference(kind: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
     old, new = set(before), set(after)
-    lost = [f"lost the {kind} {one!r}" for one in sorted(old - new)]
-    return lost + [f"made up the {kind} {one!r}" for one in sorted(new - old)]
+    lost = [f"lost the {kind} {detail!r}" for detail in sorted(old - new)]
+    return lost + [f"made up the {kind} {detail!r}" for detail in sorted(new - old)]
 
 
 def _quantities(text: str) -> Iterator[str]:
@@ -149,8 +157,8 @@ def _quantities(text: str) -> Iterator[str]:
     for match in _QUANTITY.finditer(_INSTANT.sub(" ", text)):
         unit = match["unit"] or ""
         unit = _UNITS.get(unit.lower(), unit)
-        known = unit in _SYMBOLS or "/" in unit or unit in _UNITS.values()
-        yield f"{Decimal(match['number']).normalize():f}{' ' + unit if known else ''}"
+        is_unit = unit in _SYMBOLS or "/" in unit or unit in _UNITS.values()
+        yield f"{Decimal(match['number']).normalize():f}{' ' + unit if is_unit else ''}"
 
 
 def _codes(text: str) -> Iterator[str]:

@@ -30,10 +30,10 @@ def one_pack(text: str) -> str:
         return text
     from fhir_gym.tasks import find_packs
 
-    found = find_packs(text)
-    if len(found) > 1:
-        raise typer.BadParameter(f"{text} registers {', '.join(found)}; choose one, such as {text}:{found[0]}")
-    return found[0]
+    packs = find_packs(text)
+    if len(packs) > 1:
+        raise typer.BadParameter(f"{text} registers {', '.join(packs)}; choose one, such as {text}:{packs[0]}")
+    return packs[0]
 
 
 def _packs(texts: list[str] | None) -> list[str]:
@@ -297,18 +297,18 @@ def _pair(line: str, form: str, option: str) -> tuple[str, str]:
 
 def names(text: str | None) -> tuple[str, ...] | None:
     """Split a list of names at commas; return None, which means all, if the list is empty."""
-    found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
-    return found or None
+    chosen_names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    return chosen_names or None
 
 
-def agent_settings(given: list[str] | None) -> dict[str, Any]:
+def agent_settings(pairs: list[str] | None) -> dict[str, Any]:
     """Parse agent settings in the form ``name=value``; values may be JSON.
 
     Raises:
         typer.BadParameter: A setting does not have the form ``name=value``.
     """
     settings: dict[str, Any] = {}
-    for text in given or []:
+    for text in pairs or []:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"{text!r} does not have the form {AGENT_SETTINGS}")
@@ -319,20 +319,20 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
     return settings
 
 
-def numbers_by_name(given: list[str] | None) -> dict[str, float]:
+def numbers_by_name(pairs: list[str] | None) -> dict[str, float]:
     """Parse numbers in the form ``name=number``.
 
     Raises:
         typer.BadParameter: A text does not have the form ``name=number``.
     """
-    found: dict[str, float] = {}
-    for text in given or []:
+    numbers: dict[str, float] = {}
+    for text in pairs or []:
         name, _, number = text.partition("=")
         try:
-            found[name.strip()] = float(number)
+            numbers[name.strip()] = float(number)
         except ValueError:
             raise typer.BadParameter(f"{text!r} does not have the form NAME=NUMBER") from None
-    return found
+    return numbers
 
 
 GradingOption = Annotated[

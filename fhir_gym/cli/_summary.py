@@ -106,26 +106,26 @@ class Summary:
         from fhir_gym.evaluation import AggregateMetrics
 
         grouped: dict[tuple[str, str, str, str], list[EpisodeMetrics]] = defaultdict(list)
-        for one in self._graded:
-            grouped[one.agent, one.env_id, one.task.key, one.task.title].append(one)
-        found = []
+        for episode in self._graded:
+            grouped[episode.agent, episode.env_id, episode.task.key, episode.task.title].append(episode)
+        table_rows = []
         for (agent, _, key, title), episodes in grouped.items():
             mean = AggregateMetrics.of(episodes)
             figures = (f"{mean.success.value:.0%}", f"{mean.steps:.1f}", f"{mean.reward:.2f}")
-            found.append((agent, key, title, len(episodes), *figures))
-        return found
+            table_rows.append((agent, key, title, len(episodes), *figures))
+        return table_rows
 
     def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return columns and rows of the second table: success for kinds, difficulties and categories by grading."""
         grouped: dict[tuple[str, int, str], list[Mapping[str, bool]]] = defaultdict(list)
-        for one in self._graded:
-            for place, name in enumerate(("", one.task.task_kind, one.difficulty, one.task.category)):
-                grouped[one.agent, place, name].append(dict(one.gradings))
-        gradings = list(dict.fromkeys(name for one in self._graded for name, _ in one.gradings))
+        for episode in self._graded:
+            for place, name in enumerate(("", episode.task.task_kind, episode.difficulty, episode.task.category)):
+                grouped[episode.agent, place, name].append(dict(episode.gradings))
+        gradings = list(dict.fromkeys(name for episode in self._graded for name, _ in episode.gradings))
         rows = []
         for agent, place, name in sorted(grouped, key=lambda key: (*key[:2], _ORDER.get(key[2], key[2]))):
             episodes = grouped[agent, place, name]
-            shares = [_share([one[grading] for one in episodes if grading in one]) for grading in gradings]
+            shares = [_share([episode[grading] for episode in episodes if grading in episode]) for grading in gradings]
             rows.append((agent, ("all", "kind", "difficulty", "category")[place], name, str(len(episodes)), *shares))
         return ("agent", "group", "", "episodes", *gradings), rows
 
@@ -140,10 +140,10 @@ class Summary:
             table(*self.groups())
         if self._spent():
             print_text(", ".join(self._spent()))
-        if drops := sum(one.drops for one in self._graded):
-            episodes = sum(one.drops > 0 for one in self._graded)
+        if drops := sum(episode.drops for episode in self._graded):
+            episodes = sum(episode.drops > 0 for episode in self._graded)
             print_text(f"the context window was full {drops:,} times in {episodes} episodes; old contents were dropped")
-        if full := sum(one.stop == "context_limit" for one in self._graded):
+        if full := sum(episode.stop == "context_limit" for episode in self._graded):
             print_text(
                 f"{full} episodes ended because the context window was full; with the setting context_policy=drop the "
                 "agent drops the oldest contents and continues"

@@ -54,15 +54,15 @@ def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> Non
     from fhir_gym.tasks.packs.action_reasoning.mining import mining_report
 
     with _opened(world) as opened:
-        found = mining_report(opened)
+        report = mining_report(opened)
     if as_json:
-        print_json(found.to_json())
+        print_json(report.to_json())
         return
-    table(found.columns, found.rows(), title="Scenarios")
+    table(report.columns, report.rows(), title="Scenarios")
     print_text()
-    table(found.category_columns, found.category_rows(), title="Values of conditional tasks by category")
+    table(report.category_columns, report.category_rows(), title="Values of conditional tasks by category")
     print_text()
-    table(found.pitfall_columns, found.pitfall_rows(), title="Candidates by pitfall")
+    table(report.pitfall_columns, report.pitfall_rows(), title="Candidates by pitfall")
 
 
 @app.command()
@@ -99,10 +99,10 @@ def generate(
         report = audit_cases(cases, opened)
     _write(report, out, review, review_html, sample, seed)
     _print_audit(report, as_json)
-    made = Counter(case.plan.family for case in cases if case.plan)
+    counts = Counter(case.plan.family for case in cases if case.plan)
     for family in SCENARIOS:
-        if made[family] < per_family:
-            note(f"{family}: {made[family]} of {per_family} tasks; the world has no more candidates")
+        if counts[family] < per_family:
+            note(f"{family}: {counts[family]} of {per_family} tasks; the world has no more candidates")
     note(f"{len(report.kept)} tasks written to {out}")
 
 
@@ -164,11 +164,11 @@ def review(
     reviewed = apply_verdicts(read_cases(tasks), read_verdicts(verdicts), keep_unreviewed=keep_unreviewed)
     write_cases(out, reviewed.cases)
     if as_json:
-        rejected = [{"id": one.id, "comment": one.comment} for one in reviewed.rejected]
+        rejected = [{"id": verdict.id, "comment": verdict.comment} for verdict in reviewed.rejected]
         print_json({"kept": len(reviewed.cases), "rejected": rejected, "withheld": list(reviewed.withheld)})
     else:
-        for one in reviewed.rejected:
-            print_text(f"rejected  {one.id}  {' '.join(one.comment.split())}".rstrip())
+        for verdict in reviewed.rejected:
+            print_text(f"rejected  {verdict.id}  {' '.join(verdict.comment.split())}".rstrip())
         for id in reviewed.withheld:
             print_text(f"withheld  {id}  not reviewed")
     note(f"{len(reviewed.cases)} tasks written to {out}")
@@ -214,11 +214,11 @@ def sweep(
     settings = (*(sweeps.windows(windows) if windows else ()), *(sweeps.shifts(shifts) if shifts else ()))
     actor = make_agent(agent, **agent_settings(setting))
     with _opened(world) as opened:
-        found = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
+        prepared = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
         if resume:
-            _require_same_tasks(beside, found.cases)
+            _require_same_tasks(beside, prepared.cases)
         how = {"workers": workers, "concurrency": concurrency}
-        done = _do_sweep(found, opened, actor, out, overwrite, seed, how)
+        done = _do_sweep(prepared, opened, actor, out, overwrite, seed, how)
     _print_curve(done, csv, as_json)
 
 
@@ -240,13 +240,13 @@ def _file_of(world: str) -> list[Path]:
 
 def _require_free(
     overwrite: bool,
-    *wanted: tuple[str, Path | None],
+    *options: tuple[str, Path | None],
     read: Sequence[Path] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
     """Raise BadParameter if an output file is not writable, is also an input, or already exists."""
     named = {resolve(path) for path in read}
-    for option, path in wanted:
+    for option, path in options:
         if path is None:
             continue
         wrong = why_not_writable(path)
@@ -268,16 +268,19 @@ def _rephrased(
     from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS
     from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 
-    known = lab_chart(world)
-    names = [known.person(id).name for id in known.patients]
+    history = lab_chart(world)
+    names = [history.person(id).name for id in history.patients]
     with progress(f"Rewording with {model}") as update:
-        found = Rephraser(model, base_url=base_url).rephrase(
+        rephrased = Rephraser(model, base_url=base_url).rephrase(
             cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
         )
-    note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} requests; other answers were cached)")
-    for reason, count in found.problems()[:_SHOWN]:
+    note(
+        f"{rephrased.reworded} of {len(cases)} instructions reworded "
+        f"({rephrased.asked} requests; other answers were cached)"
+    )
+    for reason, count in rephrased.problems()[:_SHOWN]:
         note(f"  {count} answers rejected: {reason}")
-    return found.cases
+    return rephrased.cases
 
 
 def _write(
@@ -321,9 +324,9 @@ def _print_audit(report: AuditReport, as_json: bool) -> None:
         if counts:
             print_text()
             table(("", "tasks"), list(counts.items()), title=title)
-    for one in report.dropped[:_SHOWN]:
-        print_text(f"\n{one.case.id}", style="red")
-        for reason in one.reasons:
+    for dropped in report.dropped[:_SHOWN]:
+        print_text(f"\n{dropped.case.id}", style="red")
+        for reason in dropped.reasons:
             print_text(f"  {reason.kind}: {reason.text}")
     if len(report.dropped) > _SHOWN:
         print_text(f"\n{len(report.dropped) - _SHOWN} more tasks were dropped; --json lists all")
@@ -338,11 +341,11 @@ def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Reaso
 
     if file is not None:
         return read_cases(file)
-    made = generate(world, seed=seed, per_family=-(-count // 3))
+    generated = generate(world, seed=seed, per_family=-(-count // 3))
     by_family: dict[str, list[ReasoningCase]] = {}
-    for case in made:
+    for case in generated:
         by_family.setdefault(case.id.partition("_")[0], []).append(case)
-    turns = [case for place in range(len(made)) for own in by_family.values() for case in own[place : place + 1]]
+    turns = [case for place in range(len(generated)) for own in by_family.values() for case in own[place : place + 1]]
     return tuple(turns[:count])
 
 
@@ -361,7 +364,7 @@ def _require_same_tasks(path: Path, cases: Sequence[ReasoningCase]) -> None:
 
 
 def _do_sweep(
-    found: Sweep, world: World, actor: Any, records: Path, overwrite: bool, seed: int, how: dict[str, Any]
+    prepared: Sweep, world: World, actor: Any, records: Path, overwrite: bool, seed: int, how: dict[str, Any]
 ) -> tuple[Point, ...]:
     """Run the missing episodes, and return the results of all recorded episodes for each setting."""
     from fhir_gym import rollouts
@@ -372,21 +375,23 @@ def _do_sweep(
     summary = Summary()
     with temporary_folder() as folder:
         tasks = folder / "tasks.json"
-        write_cases(tasks, found.cases)
+        write_cases(tasks, prepared.cases)
         plan = rollouts.plan(ENV_ID, world=world, task_file=tasks, seed=seed)
         todo = plan if overwrite else plan.unfinished(records, actor, world)
         try:
             with progress(f"Agent {actor.name}") as update:
                 running = rollouts.run_plan(todo, actor, **how)
                 watched = summary.watch(running, lambda done: update(done, len(todo.episodes)))
-                kept = _with_tasks(watched, _tasks_of(records), found.cases)
+                kept = _with_tasks(watched, _tasks_of(records), prepared.cases)
                 written = rollouts.write_rollouts(records, kept, overwrite=overwrite)
         except KeyboardInterrupt:
             note(summary.interrupted(len(todo.episodes), records, overwrite))
             raise typer.Exit(130) from None
     summary.require_verdict(records, written)
     note(f"{written} episodes written to {records}; their tasks are in {_tasks_of(records)}")
-    return curve(found, (one for one in rollouts.read_rollouts(records) if plan.includes(one, actor, world)))
+    return curve(
+        prepared, (rollout for rollout in rollouts.read_rollouts(records) if plan.includes(rollout, actor, world))
+    )
 
 
 def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[ReasoningCase]) -> Iterator[Rollout]:
@@ -394,11 +399,11 @@ def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[Reasoni
     from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
     missing = True
-    for one in rollouts:
-        if missing and one.graded:
+    for rollout in rollouts:
+        if missing and rollout.graded:
             write_cases(path, cases)
             missing = False
-        yield one
+        yield rollout
 
 
 def _print_curve(points: Sequence[Point], csv: Path | None, as_json: bool) -> None:

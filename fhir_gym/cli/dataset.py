@@ -80,12 +80,12 @@ def _read(sources: Sequence[Path], tasks: Sequence[str]) -> Iterator[Rollout]:
 
     seen: dict[str, None] = {}
     for source in sources:
-        found = False
+        any_record = False
         for rollout in read_rollouts(source):
-            found = True
+            any_record = True
             seen[rollout.task.key] = None
             yield rollout
-        if not found:
+        if not any_record:
             raise RecordError(f"{source}: contains no rollouts")
     for task in tasks:
         if task not in seen:

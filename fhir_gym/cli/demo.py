@@ -50,7 +50,11 @@ def demo(
     print_text(f"{records}  {summary.seen} episodes with every turn and check")
     print_text(f"{examples}  {report.rows} chats of successful episodes, for fine-tuning")
     print_text()
-    shown = (one for one in rollouts.read_rollouts(records) if (one.agent.name, one.task.key) == ("gold", _SHOWN))
+    shown = (
+        rollout
+        for rollout in rollouts.read_rollouts(records)
+        if (rollout.agent.name, rollout.task.key) == ("gold", _SHOWN)
+    )
     print_transcript(next(shown))
 
 
@@ -61,8 +65,8 @@ def _require_own(records: Path, examples: Path) -> None:
     for path in (records, examples):
         require_writable(path)
     earlier = records.exists() and all(
-        (one.env_id, one.agent.name in _AGENTS, one.task.key in _TASKS) == (_ENV_ID, True, True)
-        for one in rollouts.read_rollouts(records)
+        (rollout.env_id, rollout.agent.name in _AGENTS, rollout.task.key in _TASKS) == (_ENV_ID, True, True)
+        for rollout in rollouts.read_rollouts(records)
     )
     if not earlier and (records.exists() or examples.exists()):
         raise FhirGymError(f"{records.parent} contains files that no demo wrote; choose another folder with --out")

@@ -47,23 +47,37 @@ def list_experiments(as_json: JsonOption = False) -> None:
     """
     from fhir_gym import tasks
 
-    found = list(tasks.EXPERIMENTS.values())
+    experiments = list(tasks.EXPERIMENTS.values())
     if as_json:
         parts = ("train", "test")
         names_of = ("env", "task", "variation", "phrasing")
         episodes = {
-            one.name: {
-                part: [dict(zip(names_of, e, strict=True)) for e in getattr(one, part).episodes()] for part in parts
+            experiment.name: {
+                part: [dict(zip(names_of, e, strict=True)) for e in getattr(experiment, part).episodes()]
+                for part in parts
             }
-            for one in found
+            for experiment in experiments
         }
         print_json(
-            [{"name": one.name, "about": one.about, "repeats": one.repeats, **episodes[one.name]} for one in found]
+            [
+                {
+                    "name": experiment.name,
+                    "about": experiment.about,
+                    "repeats": experiment.repeats,
+                    **episodes[experiment.name],
+                }
+                for experiment in experiments
+            ]
         )
         return
     rows = [
-        [one.name, one.about, *(f"{len(list(part.episodes()))}" for part in (one.train, one.test)), str(one.repeats)]
-        for one in found
+        [
+            experiment.name,
+            experiment.about,
+            *(f"{len(list(part.episodes()))}" for part in (experiment.train, experiment.test)),
+            str(experiment.repeats),
+        ]
+        for experiment in experiments
     ]
     table(("name", "about", "train episodes", "test episodes", "test repeats"), rows)
 
@@ -157,7 +171,7 @@ def run(
     prices = _prices(token_prices, price)
     try:
         with progress(experiment) as update:
-            found = run_experiment(
+            final = run_experiment(
                 settings,
                 out,
                 concurrency=concurrency,
@@ -169,11 +183,11 @@ def run(
     except KeyboardInterrupt:
         note(f"interrupted: finished episodes are in {out}; the same command continues")
         raise typer.Exit(130) from None
-    _print_status(found)
-    if found.errors:
-        note(f"{found.errors} episodes have no verdict ({found.first_error}); the same command repeats them")
-    elif found.missing:
-        note(f"the budget is used up and {found.missing} episodes remain; continue with a larger budget")
+    _print_status(final)
+    if final.errors:
+        note(f"{final.errors} episodes have no verdict ({final.first_error}); the same command repeats them")
+    elif final.missing:
+        note(f"the budget is used up and {final.missing} episodes remain; continue with a larger budget")
 
 
 @app.command("status")
@@ -187,11 +201,11 @@ def status(
     """
     from fhir_gym.experiments import experiment_status
 
-    found = experiment_status(folder, _prices(token_prices, price))
+    experiment_state = experiment_status(folder, _prices(token_prices, price))
     if as_json:
-        print_json(found.plain())
+        print_json(experiment_state.plain())
     else:
-        _print_status(found)
+        _print_status(experiment_state)
 
 
 @app.command("report")
@@ -223,7 +237,7 @@ def _prices(token_prices: PriceOptions, by_model: list[str] | None) -> ModelPric
     from fhir_gym.experiments import ModelPrices
     from fhir_gym.rollouts import Prices
 
-    found = {}
+    prices = {}
     for text in by_model or ():
         model, _, pair = text.rpartition("=")
         try:
@@ -232,20 +246,21 @@ def _prices(token_prices: PriceOptions, by_model: list[str] | None) -> ModelPric
             model = ""
         if not model:
             raise typer.BadParameter(f"{text!r} does not have the form MODEL=IN,OUT", param_hint="--price")
-        found[model] = Prices(read, written)
-    return ModelPrices(token_prices.prices(), found)
+        prices[model] = Prices(read, written)
+    return ModelPrices(token_prices.prices(), prices)
 
 
-def _print_status(found: ExperimentStatus) -> None:
+def _print_status(state: ExperimentStatus) -> None:
     """Print tables of the memories and the configurations, and the totals."""
 
     def money(cost: float | None) -> str:
         return "" if cost is None else f"{cost:.4f}"
 
-    print_text(f"{found.experiment} with {found.model}")
-    if found.memories:
+    print_text(f"{state.experiment} with {state.model}")
+    if state.memories:
         rows = [
-            (one.name, "yes" if one.trained else "no", f"{one.tokens:,}", money(one.cost)) for one in found.memories
+            (memory.name, "yes" if memory.trained else "no", f"{memory.tokens:,}", money(memory.cost))
+            for memory in state.memories
         ]
         table(("memory", "trained", "tokens", "cost"), rows)
     columns = ("configuration", "episodes", "done", "success", "errors", "tokens", "cost")
@@ -253,15 +268,15 @@ def _print_status(found: ExperimentStatus) -> None:
         columns,
         [
             (
-                one.name,
-                one.episodes,
-                one.done,
-                f"{one.successes / one.done:.1%}" if one.done else "",
-                one.errors,
-                f"{one.tokens:,}",
-                money(one.cost),
+                configuration.name,
+                configuration.episodes,
+                configuration.done,
+                f"{configuration.successes / configuration.done:.1%}" if configuration.done else "",
+                configuration.errors,
+                f"{configuration.tokens:,}",
+                money(configuration.cost),
             )
-            for one in found.configurations
+            for configuration in state.configurations
         ],
     )
-    print_text(f"{found.tokens:,} tokens" + ("" if found.cost is None else f", cost {found.cost:.4f}"))
+    print_text(f"{state.tokens:,} tokens" + ("" if state.cost is None else f", cost {state.cost:.4f}"))

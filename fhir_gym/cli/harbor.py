@@ -71,7 +71,7 @@ def export(
 
     Example: fhir-gym harbor export FHIRAgent/MedAgentBench-v0 --suite core-v1 --out tasks
     """
-    if suite is not None and any(one is not None for one in (tasks, variations, split, phrasing, grading)):
+    if suite is not None and any(option is not None for option in (tasks, variations, split, phrasing, grading)):
         raise typer.BadParameter(
             "a suite has its own episodes: leave --tasks, --variations, --split, --phrasing and --grading out",
             param_hint="--suite",

@@ -49,7 +49,7 @@ def train(
     """
     from fhir_gym.reflexion import train_memory, training_usage
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "env_ids": names(env_ids),
         "tasks": names(tasks),
         "variations": variations,
@@ -59,7 +59,7 @@ def train(
         "concurrency": concurrency,
         "tokens": max_tokens,
     }
-    settings = _settings(config, model, base_url, {name: value for name, value in given.items() if value is not None})
+    settings = _settings(config, model, base_url, {name: value for name, value in options.items() if value is not None})
     with progress("Training the memory") as update:
         memory = train_memory(settings, out, progress=update)
     spent = sum(usage.total for usage in training_usage(out).values())
@@ -93,17 +93,20 @@ def show(
     from fhir_gym.agents.memory import Memory
 
     memory = Memory.load(file)
-    found = memory.reflections if query is None else [one for one, _ in memory.macro(query, _LARGE)]
-    chosen = [one for one in found if _fits(one, resource, _operation(operation), task)]
+    reflections = memory.reflections if query is None else [reflection for reflection, _ in memory.macro(query, _LARGE)]
+    chosen = [reflection for reflection in reflections if _fits(reflection, resource, _operation(operation), task)]
     if as_json:
-        plain = [one.model_dump(mode="json", exclude_none=True) for one in chosen]
+        plain = [reflection.model_dump(mode="json", exclude_none=True) for reflection in chosen]
         print_json({"header": memory.header.model_dump(mode="json"), "reflections": plain})
         return
     _print_header(memory)
     print_text()
     table(
         ("kind", "about", "task", "outcome", "support", "text"),
-        [(one.kind, _about(one), *_origin(one), one.support, one.text) for one in chosen],
+        [
+            (reflection.kind, _about(reflection), *_origin(reflection), reflection.support, reflection.text)
+            for reflection in chosen
+        ],
         title=f"{len(chosen)} of {len(memory.reflections)} reflections",
     )
 
@@ -128,28 +131,32 @@ def _operation(name: str | None) -> str | None:
 
     if name is None:
         return None
-    found = find_operation(name)
-    if found is None:
+    operation = find_operation(name)
+    if operation is None:
         raise UnknownNameError("operation", name, OPERATIONS)
-    return found
+    return operation
 
 
-def _fits(one: Reflection, resource: str | None, operation: str | None, task: str | None) -> bool:
+def _fits(reflection: Reflection, resource: str | None, operation: str | None, task: str | None) -> bool:
     return (
-        resource in (None, one.resource_type)
-        and operation in (None, one.operation)
-        and (task is None or (one.source is not None and one.source.task == task))
+        resource in (None, reflection.resource_type)
+        and operation in (None, reflection.operation)
+        and (task is None or (reflection.source is not None and reflection.source.task == task))
     )
 
 
-def _about(one: Reflection) -> str:
-    return f"{one.operation} {one.resource_type}" if one.kind == "micro" else str(one.situation)
+def _about(reflection: Reflection) -> str:
+    return (
+        f"{reflection.operation} {reflection.resource_type}"
+        if reflection.kind == "micro"
+        else str(reflection.situation)
+    )
 
 
-def _origin(one: Reflection) -> tuple[str, str]:
-    if one.source is None:
+def _origin(reflection: Reflection) -> tuple[str, str]:
+    if reflection.source is None:
         return "", ""
-    source = one.source
+    source = reflection.source
     where = f"{source.env_id.rpartition('/')[2]} {source.task}, variation {source.variation}, trial {source.trial}"
     return where, "success" if source.success else "failure"
 

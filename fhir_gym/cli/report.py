@@ -49,11 +49,11 @@ def report(
     if out is not None and wanted_format is not None:
         raise typer.BadParameter("--out writes all formats: omit --format, --json and --markdown")
     groups = names(",".join(by or []))
-    found = _report(rollouts, groups, token_prices.prices(), pool=pool)
+    made_report = _report(rollouts, groups, token_prices.prices(), pool=pool)
     if out is not None:
-        _write(found, out, brief=groups is None)
+        _write(made_report, out, brief=groups is None)
     else:
-        _print(found, wanted_format or "terminal", brief=groups is None)
+        _print(made_report, wanted_format or "terminal", brief=groups is None)
 
 
 def report_experiments(folders: list[Path], out: Path, prices: Prices | None, *, pool: bool) -> None:
@@ -78,11 +78,11 @@ def _write(report: Report, folder: Path, *, brief: bool) -> None:
 
 
 def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:
-    given: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
-    found = [one for one in given if one is not None]
-    if len(found) > 1:
+    formats: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
+    options = [option for option in formats if option is not None]
+    if len(options) > 1:
         raise typer.BadParameter("only one of --format, --json and --markdown can be given")
-    return found[0] if found else None
+    return options[0] if options else None
 
 
 def _print(report: Report, format: Format, *, brief: bool) -> None:

@@ -84,6 +84,10 @@ def rollout(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
+    observations: Annotated[
+        Literal["http", "compact"],
+        typer.Option(help="Form of the observations. compact: status, total and one resource a line; fewer tokens."),
+    ] = "http",
     task_file: Annotated[
         Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
@@ -121,6 +125,7 @@ def rollout(
         grading=grading,
         reward=reward,
         max_steps=max_steps,
+        observations=observations,
         task_file=task_file,
         funcs_file=funcs_file,
     )
@@ -137,7 +142,9 @@ def rollout(
     try:
         with opened, progress(f"Agent {agent}") as update:
             plan = replace(every, config=replace(config, world=opened)).supported(opened)
-            if left_out := sorted({one.task for one in every.episodes} - {one.task for one in plan.episodes}):
+            if left_out := sorted(
+                {episode.task for episode in every.episodes} - {episode.task for episode in plan.episodes}
+            ):
                 note(f"left out {', '.join(left_out)} of {env_id}, which the world {opened.name} does not support")
             if resume:
                 plan = plan.unfinished(out, actor, opened)

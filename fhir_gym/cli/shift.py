@@ -41,28 +41,31 @@ def replay(
         raise typer.BadParameter(f"{rollouts} has fewer than {number} episodes")
     found_world, is_own = EpisodeConfig(rollout.env_id, world=world).resolve_world()
     try:
-        found = replay(rollout, found_world)
+        timeline = replay(rollout, found_world)
     finally:
         if is_own:
             found_world.close()
     if json:
-        entries = [asdict(one) for one in found.entries]
-        print_json({"timeline": entries, "verdict": found.verdict.model_dump(mode="json")})
+        entries = [asdict(entry) for entry in timeline.entries]
+        print_json({"timeline": entries, "verdict": timeline.verdict.model_dump(mode="json")})
     else:
-        _print(found)
+        _print(timeline)
 
 
-def _print(found: Timeline) -> None:
-    timed = any(one.time for one in found.entries)
-    for number, one in enumerate(found.entries, 1):
-        when = one.time if timed else f"{number:4d}"
-        who = "        " if one.who == "agent" else f"[{one.who}] "
-        print_text(f"{when}  {who}{one.action}  ->  {one.result}")
+def _print(timeline: Timeline) -> None:
+    timed = any(entry.time for entry in timeline.entries)
+    for number, entry in enumerate(timeline.entries, 1):
+        when = entry.time if timed else f"{number:4d}"
+        who = "        " if entry.who == "agent" else f"[{entry.who}] "
+        print_text(f"{when}  {who}{entry.action}  ->  {entry.result}")
     print_text()
-    rows = [(one.name, "right" if one.passed else "wrong", one.expected, one.actual) for one in found.verdict.checks]
+    rows = [
+        (check.name, "right" if check.passed else "wrong", check.expected, check.actual)
+        for check in timeline.verdict.checks
+    ]
     table(("check", "result", "expected", "found"), rows)
-    process = found.verdict.process
+    process = timeline.verdict.process
     reference = "" if process.reference is None else f" (reference solution: {process.reference})"
     print_text(f"{process.total} requests{reference}")
-    score = "" if found.verdict.score is None else f", score {found.verdict.score:.3f}"
-    print_text(f"{'success' if found.verdict.success else 'no success'}{score}")
+    score = "" if timeline.verdict.score is None else f", score {timeline.verdict.score:.3f}"
+    print_text(f"{'success' if timeline.verdict.success else 'no success'}{score}")

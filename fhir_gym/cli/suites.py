@@ -26,7 +26,7 @@ def list_suites(as_json: JsonOption = False) -> None:
             "name": suite.name,
             "about": suite.about,
             "packs": len(suite.env_ids),
-            "tasks": len({one[:2] for one in suite.episodes}),
+            "tasks": len({episode[:2] for episode in suite.episodes}),
             "episodes": len(suite.episodes),
         }
         for suite in known_suites()
@@ -66,14 +66,14 @@ def show(
         ]
         hashes = {key: record.hash for key, record in content.tasks.items()}
     if as_json:
-        episodes = [one._asdict() | {"hash": hashes[one[:3]]} for one in suite.episodes]
+        episodes = [episode._asdict() | {"hash": hashes[episode[:3]]} for episode in suite.episodes]
         print_json({"name": name, "hash": content.hash, "grading": suite.grading, "packs": packs, "episodes": episodes})
         return
     count = len(suite.episodes)
     about = {"name": name, "about": suite.about, "hash": content.hash, "grading": suite.grading, "episodes": count}
     fields([*about.items()])
     for pack in packs:
-        counts = Counter(one.task for one in suite.episodes if one.env_id == pack["env_id"])
+        counts = Counter(episode.task for episode in suite.episodes if episode.env_id == pack["env_id"])
         print_text(f"\n{pack['env_id']}, world {pack['world']} {str(pack['world_hash'])[:12]}")
         for count in dict.fromkeys(counts.values()):
             keys = [task for task in counts if counts[task] == count]

@@ -93,8 +93,8 @@ def show(
     from fhir_gym import Episode, get_task, worlds
     from fhir_gym.tasks import get_pack
 
-    found, wording = get_task(env_id, task), parse_phrasing(phrasing)
-    found.require_phrasing(0 if wording is None else wording)
+    shown_task, wording = get_task(env_id, task), parse_phrasing(phrasing)
+    shown_task.require_phrasing(0 if wording is None else wording)
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
@@ -103,12 +103,12 @@ def show(
         verdict = episode.verdict()
         about: dict[str, Any] = {
             "env": env_id,
-            "task": f"{found.key} {found.title}",
+            "task": f"{shown_task.key} {shown_task.title}",
             "variation": f"{variation} ({episode.variation.split})",
-            "kind": found.kind,
-            "category": found.category,
-            "difficulty": found.difficulty,
-            "answer": found.answer.description,
+            "kind": shown_task.kind,
+            "category": shown_task.category,
+            "difficulty": shown_task.difficulty,
+            "answer": shown_task.answer.description,
         }
         if as_json:
             details = {"prompt": episode.prompt, "setup": episode.variation.setup, "solution": [a for a, _ in turns]}
@@ -204,10 +204,10 @@ def probe(
 
     usual = SLOW if slow else QUICK
     effort = Effort(train or usual.train, test or usual.test, strict=slow)
-    found: list[TaskProbe] = []
+    probes: list[TaskProbe] = []
     for opened, chosen, tell in _by_world("Probing", env_ids, tasks, world):
-        found += run_probe(opened, chosen, effort, workers=workers, progress=tell).tasks
-    report = ProbeReport(tuple(found))
+        probes += run_probe(opened, chosen, effort, workers=workers, progress=tell).tasks
+    report = ProbeReport(tuple(probes))
     if as_json:
         print_json(report.to_json())
     else:
@@ -239,18 +239,18 @@ def looks(
     """
     from fhir_gym.soundness.generic_looks import TaskLooks, measure_tasks
 
-    found: list[TaskLooks] = []
+    measured: list[TaskLooks] = []
     for opened, chosen, tell in _by_world("Looking", env_ids, tasks, world):
-        found += measure_tasks(opened, chosen, range(variations), workers=workers, progress=tell)
+        measured += measure_tasks(opened, chosen, range(variations), workers=workers, progress=tell)
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([task_looks.to_json() for task_looks in measured])
     else:
-        table(TaskLooks.columns, [one.row() for one in found])
-        for one in found:
-            for look in one.leaks[:_SHOWN_FAILURES]:
+        table(TaskLooks.columns, [task_looks.row() for task_looks in measured])
+        for task_looks in measured:
+            for look in task_looks.leaks[:_SHOWN_FAILURES]:
                 shares = f"{look.counterfactual:.0%} of the missing records, {look.similar:.0%} of similar ones"
-                print_text(f"{one.env} {one.task}: {look.look} shows {shares}", style="red")
-    if any(one.leaks for one in found):
+                print_text(f"{task_looks.env} {task_looks.task}: {look.look} shows {shares}", style="red")
+    if any(task_looks.leaks for task_looks in measured):
         raise typer.Exit(1)
 
 
@@ -391,8 +391,8 @@ def _chosen(paths: list[Path], tasks: tuple[str, ...] | None, outcome: Outcome) 
 
     for path in paths:
         for rollout in read_rollouts(path):
-            wanted = outcome == "all" or rollout.success in (None, outcome == "success")
-            if wanted and (tasks is None or rollout.task.key in tasks):
+            has_outcome = outcome == "all" or rollout.success in (None, outcome == "success")
+            if has_outcome and (tasks is None or rollout.task.key in tasks):
                 yield rollout
 
 

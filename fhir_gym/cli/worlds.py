@@ -35,12 +35,15 @@ def list_(as_json: JsonOption = False) -> None:
     """List the worlds that can be loaded by name."""
     from fhir_gym import worlds
 
-    found = worlds.available()
+    available = worlds.available()
     if as_json:
-        print_json([{"name": one.name, "description": one.description, "built": one.built} for one in found])
+        print_json(
+            [{"name": world.name, "description": world.description, "built": world.built} for world in available]
+        )
         return
     table(
-        ("name", "built", "description"), [(one.name, "yes" if one.built else "no", one.description) for one in found]
+        ("name", "built", "description"),
+        [(world.name, "yes" if world.built else "no", world.description) for world in available],
     )
 
 
@@ -169,17 +172,17 @@ def compare(
 
     credentials = access.credentials()
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
-        found = worlds.compare(opened, server, credentials=credentials, most=limit, progress=update)
+        comparison = worlds.compare(opened, server, credentials=credentials, most=limit, progress=update)
     if as_json:
-        print_json({**asdict(found), "equal": found.equal})
-    elif found.equal:
-        print_text(f"equal: {found.server} has the {found.compared:,} resources of {found.world}")
+        print_json({**asdict(comparison), "equal": comparison.equal})
+    elif comparison.equal:
+        print_text(f"equal: {comparison.server} has the {comparison.compared:,} resources of {comparison.world}")
     else:
-        for one in found.differences:
-            print_text(f"{one.kind}  {one.resource}{'  ' + one.path if one.path else ''}")
-        told = ", ".join(f"{number:,} {kind}" for kind, number in found.counts.items())
-        note(f"{found.server} differs from {found.world}: {told}")
-    if not found.equal:
+        for difference in comparison.differences:
+            print_text(f"{difference.kind}  {difference.resource}{'  ' + difference.path if difference.path else ''}")
+        told = ", ".join(f"{number:,} {kind}" for kind, number in comparison.counts.items())
+        note(f"{comparison.server} differs from {comparison.world}: {told}")
+    if not comparison.equal:
         raise typer.Exit(1)
 
 
@@ -219,32 +222,32 @@ def restore(
 
     credentials = access.credentials()
     with _opened(world) as opened:
-        found = None
+        opened_world = None
         if from_world:
             with progress(f"Comparing {opened.name}") as update:
-                found = worlds.compare(opened, server, credentials=credentials, progress=update)
-            _confirm_changes(found, yes)
-        report = worlds.restore(opened, server, comparison=found, force=force, credentials=credentials)
+                opened_world = worlds.compare(opened, server, credentials=credentials, progress=update)
+            _confirm_changes(opened_world, yes)
+        report = worlds.restore(opened, server, comparison=opened_world, force=force, credentials=credentials)
     if as_json:
         print_json(asdict(report))
         return
-    for one in report.resources:
-        print_text(f"restored {one}")
-    for one in report.left:
-        note(f"not undone: {one}")
+    for resource in report.resources:
+        print_text(f"restored {resource}")
+    for name in report.left:
+        note(f"not undone: {name}")
     if not (report.resources or report.left):
         print_text(f"nothing to restore on {report.server}")
         if not from_world:
             note("for episodes of another machine, use --from-world")
 
 
-def _confirm_changes(found: Comparison, yes: bool) -> None:
+def _confirm_changes(comparison: Comparison, yes: bool) -> None:
     """Ask before resources of a server are replaced and deleted."""
-    if found.equal or yes:
+    if comparison.equal or yes:
         return
-    number = found.counts
+    number = comparison.counts
     what = (
-        f"on {found.server}, create {number['missing']:,}, replace {number['different']:,} and delete "
+        f"on {comparison.server}, create {number['missing']:,}, replace {number['different']:,} and delete "
         f"{number['extra']:,} resources"
     )
     if not sys.stdin.isatty():
@@ -286,14 +289,14 @@ def remove(
     """
     from fhir_gym import worlds
 
-    found = worlds.cached_world(name)
-    if not (found.files or found.unfinished):
+    cached_world = worlds.cached_world(name)
+    if not (cached_world.files or cached_world.unfinished):
         note(f"nothing to remove: {name} is not built")
         return
-    files = len(found.files) + (found.unfinished is not None)
-    size = f"{files} file{'s' if files > 1 else ''}, {found.bytes / 1e6:,.1f} MB"
+    files = len(cached_world.files) + (cached_world.unfinished is not None)
+    size = f"{files} file{'s' if files > 1 else ''}, {cached_world.bytes / 1e6:,.1f} MB"
     if not yes:
-        lost = "It is rebuilt on its next use." if found.generated else "It was imported and cannot be rebuilt."
+        lost = "It is rebuilt on its next use." if cached_world.generated else "It was imported and cannot be rebuilt."
         if not sys.stdin.isatty():
             raise typer.BadParameter(f"pass --yes to remove {name} ({size}). {lost}")
         typer.confirm(f"Remove {name} ({size})? {lost}", abort=True, err=True)

@@ -75,9 +75,13 @@ class FailureModes:
         Args:
             failed: For each failed episode, its modes, and whether its tool selection is known.
         """
-        found = list(failed)
-        counts = Counter(mode for modes, _ in found for mode in modes)
-        return cls(len(found), sum(not known for _, known in found), {mode: counts[mode] for mode in FAILURE_MODES})
+        outcomes = list(failed)
+        counts = Counter(mode for modes, _ in outcomes for mode in modes)
+        return cls(
+            len(outcomes),
+            sum(not known_outcome for _, known_outcome in outcomes),
+            {mode: counts[mode] for mode in FAILURE_MODES},
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -96,12 +96,12 @@ def rate_interval(clusters: Iterable[Sequence[bool]]) -> Interval:
     Args:
         clusters: The outcomes of each cluster, such as the episodes of each task.
     """
-    found = clustered_mean([float(value) for value in values] for values in clusters)
-    if found is None:
+    mean = clustered_mean([float(value) for value in values] for values in clusters)
+    if mean is None:
         return Interval(0.0, 1.0, "wilson")
-    bounds = found.interval()
+    bounds = mean.interval()
     if bounds is None:
-        return Interval(*_wilson(found.mean, found.clusters if found.clusters > 1 else found.values), "wilson")
+        return Interval(*_wilson(mean.mean, mean.clusters if mean.clusters > 1 else mean.values), "wilson")
     return Interval(max(0.0, bounds[0]), min(1.0, bounds[1]), "clustered")
 
 
@@ -182,15 +182,15 @@ def t_quantile(probability: float, freedom: float) -> float:
         probability: Between 0.5 and 1, both excluded.
         freedom: Degrees of freedom.
     """
-    wanted = 2 * (1 - probability)
+    both_tails = 2 * (1 - probability)
     low, high = 0.0, 2.0
-    while t_two_sided(high, freedom) > wanted:
+    while t_two_sided(high, freedom) > both_tails:
         low, high = high, 2 * high
     for _ in range(200):  # each step halves the interval; the loop ends when it can be halved no more
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (middle, high) if t_two_sided(middle, freedom) > wanted else (low, middle)
+        low, high = (middle, high) if t_two_sided(middle, freedom) > both_tails else (low, middle)
     return (low + high) / 2
 
 

@@ -93,11 +93,11 @@ class Distribution:
 
 def sample_variance(values: Iterable[float]) -> float | None:
     """Return the variance with divisor n - 1; None with fewer than two values."""
-    found = list(values)
-    if len(found) < 2:
+    numbers = list(values)
+    if len(numbers) < 2:
         return None
-    mean = math.fsum(found) / len(found)
-    return math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1)
+    mean = math.fsum(numbers) / len(numbers)
+    return math.fsum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1)
 
 
 def rounded(value: float | None) -> float | None:
@@ -199,7 +199,7 @@ class EpisodeMetrics:
         tools = _tool_calls(rollout, verdict) if verdict else ()
         modes: tuple[str, ...] = ()
         if verdict and not rollout.success:
-            modes = failure_modes(verdict.process, errors=sum(one.errors for one in tools))
+            modes = failure_modes(verdict.process, errors=sum(tool.errors for tool in tools))
         return cls(
             agent=rollout.agent.name,
             settings=json.dumps(rollout.agent.settings, sort_keys=True, ensure_ascii=False),
@@ -211,6 +211,7 @@ class EpisodeMetrics:
                 ("grading", rollout.grading),
                 ("reward", rollout.reward_rule),
                 ("max_steps", str(rollout.max_steps)),
+                ("observations", rollout.observations),
                 ("package", rollout.package_version),
             ),
             success=bool(rollout.success) if rollout.graded else None,
@@ -261,12 +262,12 @@ class EpisodeMetrics:
     @property
     def calls(self) -> int:
         """Number of calls of FHIR tools."""
-        return sum(one.calls for one in self.tools)
+        return sum(tool.calls for tool in self.tools)
 
     @property
     def errors(self) -> int:
         """Number of failed calls of FHIR tools."""
-        return sum(one.errors for one in self.tools)
+        return sum(tool.errors for tool in self.tools)
 
     @property
     def tokens(self) -> int | None:
@@ -281,25 +282,25 @@ class EpisodeMetrics:
 
 def _tool_calls(rollout: Rollout, verdict: Verdict) -> tuple[ToolCalls, ...]:
     """Return the interactions of an episode and its invalid tool calls."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for one in verdict.process.calls:
-        found[one.tool, one.resource_type] = [one.requests, one.errors]
+    calls: dict[tuple[str, str], list[int]] = {}
+    for call in verdict.process.calls:
+        calls[call.tool, call.resource_type] = [call.requests, call.errors]
     for turn in rollout.turns:
         if turn.error is not None and turn.tool is not None and turn.tool != "finish":
-            counts = found.setdefault((_TOOLS.get(turn.tool, "other"), ""), [0, 0])
+            counts = calls.setdefault((_TOOLS.get(turn.tool, "other"), ""), [0, 0])
             counts[0] += 1
             counts[1] += 1
-    return tuple(ToolCalls(*key, *counts) for key, counts in sorted(found.items()))
+    return tuple(ToolCalls(*key, *counts) for key, counts in sorted(calls.items()))
 
 
 def _lookups(rollout: Rollout) -> tuple[ToolCalls, ...]:
     """Return the calls of tools beside the FHIR tools."""
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    for one in rollout.lookups:
-        name = f"{one.source}: {one.tool}" if one.source else "unknown tool"
+    for lookup in rollout.lookups:
+        name = f"{lookup.source}: {lookup.tool}" if lookup.source else "unknown tool"
         calls[name] += 1
-        errors[name] += one.error
+        errors[name] += lookup.error
     return tuple(ToolCalls(name, "", calls[name], errors[name]) for name in sorted(calls))
 
 
@@ -336,10 +337,10 @@ class Rate:
         clusters: dict[tuple[str, str], list[bool]] = defaultdict(list)
         repeats: dict[int, list[bool]] = defaultdict(list)
         for episode in episodes:
-            found = outcome(episode)
-            if found is not None:
-                clusters[episode.cluster].append(found)
-                repeats[episode.key[4]].append(found)
+            success = outcome(episode)
+            if success is not None:
+                clusters[episode.cluster].append(success)
+                repeats[episode.key[4]].append(success)
         interval = rate_interval(clusters.values())
         return cls(
             count=sum(map(sum, clusters.values())),
@@ -415,20 +416,22 @@ class AggregateMetrics:
     @classmethod
     def of(cls, metrics: Sequence[EpisodeMetrics]) -> Self:
         """Return the metrics of several episodes."""
-        graded = [one for one in metrics if one.graded]
-        usages = [one.usage for one in graded if one.usage is not None]
+        graded = [episode for episode in metrics if episode.graded]
+        usages = [episode.usage for episode in graded if episode.usage is not None]
         return cls(
             episodes=len(metrics),
             graded=len(graded),
-            success=Rate.of_episodes(graded, lambda one: one.success),
-            light=Rate.of_episodes(graded, lambda one: one.light),
-            reward=_mean(one.reward or 0.0 for one in graded),
-            steps=_mean(one.steps for one in graded),
-            requests=_mean(one.requests for one in graded),
-            of_reference=_mean(one.requests / one.reference for one in graded if one.success and one.reference),
-            invalid=_mean(len(one.invalid) for one in graded),
-            with_invalid=sum(bool(one.invalid) for one in graded),
-            drops=_mean(one.drops for one in graded),
+            success=Rate.of_episodes(graded, lambda metric: metric.success),
+            light=Rate.of_episodes(graded, lambda metric: metric.light),
+            reward=_mean(episode.reward or 0.0 for episode in graded),
+            steps=_mean(episode.steps for episode in graded),
+            requests=_mean(episode.requests for episode in graded),
+            of_reference=_mean(
+                episode.requests / episode.reference for episode in graded if episode.success and episode.reference
+            ),
+            invalid=_mean(len(episode.invalid) for episode in graded),
+            with_invalid=sum(bool(episode.invalid) for episode in graded),
+            drops=_mean(episode.drops for episode in graded),
             prompt_tokens=_mean(usage.prompt for usage in usages),
             completion_tokens=_mean(usage.completion for usage in usages),
         )
@@ -440,5 +443,5 @@ class AggregateMetrics:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return round(math.fsum(found) / len(found), 6) if found else None
+    numbers = list(values)
+    return round(math.fsum(numbers) / len(numbers), 6) if numbers else None

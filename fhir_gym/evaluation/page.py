@@ -77,9 +77,13 @@ def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
     report = report.brief()
     pooled = report.pooled()
     if drawings is None:
-        pictures = [(one, draw_svg(one)) for one in study_figures(report, pooled) if not one.empty]
+        pictures = [
+            (study_figure, draw_svg(study_figure))
+            for study_figure in study_figures(report, pooled)
+            if not study_figure.empty
+        ]
     else:
-        pictures = [(one.figure, one.svg) for one in drawings]
+        pictures = [(drawing.figure, drawing.svg) for drawing in drawings]
     rendered: str = environment.get_template("report.html.j2").render(
         title="Evaluation report",
         about=_about(report),
@@ -123,9 +127,9 @@ def _content(caption: str, table: Table) -> _Content:
 
 
 def _picture(figure: Figure, svg: str, markup: Any) -> _Picture:
-    found = _SIZE.search(svg)
+    match = _SIZE.search(svg)
     # CSS has 4 pixels for 3 points.
-    width, height = (round(float(size) * 4 / 3) for size in found.groups()) if found else (0, 0)
+    width, height = (round(float(size) * 4 / 3) for size in match.groups()) if match else (0, 0)
     shown = [chart for chart in figure.charts if not chart.empty]
     source = markup("data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8", "backslashreplace")).decode())
     return _Picture(

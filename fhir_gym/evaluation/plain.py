@@ -69,8 +69,12 @@ def plain(report: Report) -> dict[str, Any]:
             for dimension in report.by
         },
         "differences": [
-            {"first": report.runs[one.first].name, "second": report.runs[one.second].name, **one.plain()}
-            for one in report.differences
+            {
+                "first": report.runs[difference.first].name,
+                "second": report.runs[difference.second].name,
+                **difference.plain(),
+            }
+            for difference in report.differences
         ],
         "remarks": report.remarks(),
     }
@@ -94,11 +98,15 @@ def _parts(data: Mapping[str, Any], place: int) -> Iterator[tuple[str, str, Any]
     for dimension, groups in data["by"].items():
         for group in groups:
             yield dimension, group["value"], group["figures"][place] or {}
-    for one in data["differences"]:
-        if one["second"] == run["name"]:
-            yield "compared with", one["first"], {name: one[name] for name in one if name not in ("first", "second")}
-    for one in run["repeats"]["k"]:
-        yield "k", str(one["k"]), {name: one[name] for name in one if name != "k"}
+    for difference in data["differences"]:
+        if difference["second"] == run["name"]:
+            yield (
+                "compared with",
+                difference["first"],
+                {name: difference[name] for name in difference if name not in ("first", "second")},
+            )
+    for k in run["repeats"]["k"]:
+        yield "k", str(k["k"]), {name: k[name] for name in k if name != "k"}
     yield "", "", {"without_variance": run["repeats"]["without_variance"]}
     yield "", "", {name: statistics[name] for name in ("variance", "token_variation", "tool_calls", "cost")}
     yield "", "", {"tokens": statistics["tokens"]["total"]}

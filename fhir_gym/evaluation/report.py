@@ -66,26 +66,26 @@ class PairedDifference:
 
 
 def paired_difference(
-    first: int, one: Mapping[K, bool], second: int, other: Mapping[K, bool], tasks: Mapping[K, Hashable]
+    first: int, outcomes: Mapping[K, bool], second: int, other: Mapping[K, bool], tasks: Mapping[K, Hashable]
 ) -> PairedDifference:
     """Compare two runs.
 
     Args:
         first: Index of the first run.
-        one: Whether each graded episode of the first run is a success, by the key of the episode.
+        outcomes: Whether each graded episode of the first run is a success, by the key of the episode.
         second: Index of the second run.
         other: The same for the second run.
         tasks: The task of each episode.
     """
     clusters: dict[Hashable, list[float]] = defaultdict(list)
     counts: Counter[tuple[bool, bool]] = Counter()
-    for key in one:
+    for key in outcomes:
         if key not in other:
             continue
-        counts[one[key], other[key]] += 1
-        clusters[tasks[key]].append(float(other[key]) - float(one[key]))
-    found = clustered_mean(clusters.values())
-    bounds = found and found.interval()
+        counts[outcomes[key], other[key]] += 1
+        clusters[tasks[key]].append(float(other[key]) - float(outcomes[key]))
+    mean = clustered_mean(clusters.values())
+    bounds = mean and mean.interval()
     return PairedDifference(
         first=first,
         second=second,
@@ -95,10 +95,10 @@ def paired_difference(
         only_second=counts[False, True],
         neither=counts[False, False],
         clusters=len(clusters),
-        difference=found.mean if found else None,
+        difference=mean.mean if mean else None,
         low=max(-1.0, bounds[0]) if bounds else None,
         high=min(1.0, bounds[1]) if bounds else None,
-        p_clustered=found.p_value() if found else None,
+        p_clustered=mean.p_value() if mean else None,
         p_mcnemar=mcnemar(counts[True, False], counts[False, True]),
     )
 
@@ -162,9 +162,12 @@ class Report:
             reference = first.setdefault(run.experiment if len(self.runs) > 2 else "", place)
             if reference != place:
                 pairs.append((reference, place))
-        outcomes = [{one.episode: one.success is True for one in run.episodes if one.graded} for run in self.runs]
-        tasks = {one.episode: one.cluster for run in self.runs for one in run.episodes}
-        return tuple(paired_difference(one, outcomes[one], other, outcomes[other], tasks) for one, other in pairs)
+        outcomes = [
+            {episode.episode: episode.success is True for episode in run.episodes if episode.graded}
+            for run in self.runs
+        ]
+        tasks = {episode.episode: episode.cluster for run in self.runs for episode in run.episodes}
+        return tuple(paired_difference(pair, outcomes[pair], other, outcomes[other], tasks) for pair, other in pairs)
 
     def pooled(self) -> Report:
         """Return a report in which the runs of each configuration and model are merged over experiments."""
@@ -199,14 +202,14 @@ class Report:
     def _grouped(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
         several_packs = len({episode.env_id for run in self.runs for episode in run.episodes}) > 1
         key = _KEYS[dimension]
-        found: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
+        groups: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
         for place, run in enumerate(self.runs):
             for episode in run.episodes:
-                found.setdefault(key(episode), [[] for _ in self.runs])[place].append(episode)
+                groups.setdefault(key(episode), [[] for _ in self.runs])[place].append(episode)
         rows = []
-        for value in sorted(found, key=lambda value: [_ORDER.get(part, part) for part in value]):
+        for value in sorted(groups, key=lambda value: [_ORDER.get(part, part) for part in value]):
             name = " ".join(value[1:]) if dimension == "task" and not several_packs else " ".join(value)
-            rows.append((name, [AggregateMetrics.of(episodes) if episodes else None for episodes in found[value]]))
+            rows.append((name, [AggregateMetrics.of(episodes) if episodes else None for episodes in groups[value]]))
         return rows
 
     def attempts(self, run: int) -> list[Attempts]:
@@ -268,9 +271,9 @@ class Report:
         for episode in (episode for run in self.runs for episode in run.episodes):
             for name, value in (*episode.conditions, ("split", episode.task.split)):
                 values[name, episode.env_id if name in _BY_PACK else ""].add(value)
-        for (name, _), found in values.items():
-            if len(found) > 1:
-                remarks.append(f"episodes with different {name}: {', '.join(sorted(found))}")
+        for (name, _), distinct in values.items():
+            if len(distinct) > 1:
+                remarks.append(f"episodes with different {name}: {', '.join(sorted(distinct))}")
         return remarks
 
     def _different_episodes(self) -> list[str]:
@@ -280,7 +283,7 @@ class Report:
             experiments[run.experiment].append(run)
         remarks = []
         for runs in experiments.values():
-            graded = [{one.episode for one in run.episodes if one.graded} for run in runs]
+            graded = [{episode.episode for episode in run.episodes if episode.graded} for run in runs]
             common = set.intersection(*graded)
             if any(own != common for own in graded):
                 counts = ", ".join(f"{run.name} {len(own)}" for run, own in zip(runs, graded, strict=True))
@@ -297,12 +300,12 @@ def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
     Raises:
         UnknownNameError: A dimension does not exist.
     """
-    known: dict[str, Dimension] = {name: name for name in DIMENSIONS}
-    wanted = dict.fromkeys(DIMENSIONS if names is None else names)
-    for name in wanted:
-        if name not in known:
+    by_name: dict[str, Dimension] = {name: name for name in DIMENSIONS}
+    chosen = dict.fromkeys(DIMENSIONS if names is None else names)
+    for name in chosen:
+        if name not in by_name:
             raise UnknownNameError("dimension", name, DIMENSIONS)
-    return tuple(known[name] for name in wanted)
+    return tuple(by_name[name] for name in chosen)
 
 
 def _normalized(reason: str) -> str:

@@ -79,8 +79,8 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
     Raises:
         RecordError: A file cannot be read, contains other data, or is empty; or a folder contains no such file.
     """
-    found = [run for path in paths for source in _sources(Path(path)) for run in _runs(_read(source.path), source)]
-    names = _names(found)
+    runs = [run for path in paths for source in _sources(Path(path)) for run in _runs(_read(source.path), source)]
+    names = _names(runs)
     return tuple(
         AgentRun(
             name=name,
@@ -92,7 +92,7 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
             experiment=run.source.experiment,
             configuration=run.source.configuration or name,
         )
-        for name, run in zip(names, found, strict=True)
+        for name, run in zip(names, runs, strict=True)
     )
 
 
@@ -117,7 +117,7 @@ def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
         first,
         name=" ".join([first.configuration, *model]),
         source=", ".join(run.source for run in runs),
-        episodes=tuple(replace(one, experiment=run.experiment) for run in runs for one in run.episodes),
+        episodes=tuple(replace(episode, experiment=run.experiment) for run in runs for episode in run.episodes),
         repeated=sum(run.repeated for run in runs),
         experiment="",
     )
@@ -162,11 +162,11 @@ def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
         who = episode.agent, episode.settings
         episodes = agents.setdefault(who, {})
         key = (*episode.key, rollout.seed, episode.conditions)
-        known = episodes.get(key)
-        if known is not None:
+        earlier = episodes.get(key)
+        if earlier is not None:
             # A second run of an ungraded episode does not count as a repetition.
-            repeated[who] += known.graded and episode.graded
-        if known is None or not known.graded:
+            repeated[who] += earlier.graded and episode.graded
+        if earlier is None or not earlier.graded:
             episodes[key] = episode
     if not agents:
         raise RecordError(f"{source.path}: contains no rollouts")
@@ -187,7 +187,7 @@ def _require_plausible(rollout: Rollout, path: Path) -> None:
     usage, calls = rollout.usage, rollout.verdict.process.calls if rollout.verdict else ()
     numbers: dict[str, list[float]] = {
         "usage": [usage.prompt, usage.completion] if usage else [],
-        "verdict.process.calls": [count for one in calls for count in (one.requests, one.errors)],
+        "verdict.process.calls": [count for call in calls for count in (call.requests, call.errors)],
         "steps": [rollout.steps],
         "reward": [abs(rollout.reward or 0.0)],
     }

@@ -26,15 +26,17 @@ def statistics_sections(report: Report) -> list[Section]:
         _differences(report),
         _variance(statistics),
         _failure_modes(statistics),
-        _error_rates("Failed calls by tool", "tool", [one.tool_errors for one in statistics], statistics),
+        _error_rates("Failed calls by tool", "tool", [statistic.tool_errors for statistic in statistics], statistics),
         _error_rates(
             "Failed calls by resource type",
             "resource type",
-            [one.resource_errors for one in statistics],
+            [statistic.resource_errors for statistic in statistics],
             statistics,
             _MAX_RESOURCE_TYPES,
         ),
-        _error_rates("Failed calls of other tools", "tool", [one.lookups for one in statistics], statistics),
+        _error_rates(
+            "Failed calls of other tools", "tool", [statistic.lookups for statistic in statistics], statistics
+        ),
         _tool_calls(statistics),
         _tokens(statistics),
         _token_variation(statistics),
@@ -44,19 +46,19 @@ def statistics_sections(report: Report) -> list[Section]:
 
 def _differences(report: Report) -> Section:
     rows = []
-    for one in report.differences:
-        if one.difference is None:
+    for difference in report.differences:
+        if difference.difference is None:
             continue
-        names = (report.runs[one.second].name, report.runs[one.first].name)
-        counts = (one.both, one.only_second, one.only_first, one.neither)
+        names = (report.runs[difference.second].name, report.runs[difference.first].name)
+        counts = (difference.both, difference.only_second, difference.only_first, difference.neither)
         rows.append(
             (
                 *names,
-                str(one.common),
-                f"{100 * one.difference:+.1f}",
-                points(one.low, one.high),
-                p_value(one.p_clustered),
-                p_value(one.p_mcnemar),
+                str(difference.common),
+                f"{100 * difference.difference:+.1f}",
+                points(difference.low, difference.high),
+                p_value(difference.p_clustered),
+                p_value(difference.p_mcnemar),
                 *map(str, counts),
             )
         )
@@ -69,11 +71,11 @@ def _differences(report: Report) -> Section:
 
 def _variance(statistics: Sequence[RunStatistics]) -> Section:
     rows: list[tuple[str, ...]] = []
-    for one in statistics:
-        if one.variance is not None and one.variance.exact.total > 0:
-            rows.append((one.name, "all episodes", *_parts(one.variance.exact)))
-            if one.variance.sample is not None:
-                rows.append((one.name, "sample variances", *_parts(one.variance.sample)))
+    for statistic in statistics:
+        if statistic.variance is not None and statistic.variance.exact.total > 0:
+            rows.append((statistic.name, "all episodes", *_parts(statistic.variance.exact)))
+            if statistic.variance.sample is not None:
+                rows.append((statistic.name, "sample variances", *_parts(statistic.variance.sample)))
     columns = ("run", "variance of", "same prompt", "within task", "between tasks", "total")
     return Section("Variance of success (squared percentage points)", columns, tuple(rows))
 
@@ -85,19 +87,24 @@ def _parts(parts: VarianceParts) -> tuple[str, ...]:
 
 
 def _failure_modes(statistics: Sequence[RunStatistics]) -> Section:
-    every = [one.failure_modes for one in statistics]
-    if not any(one.failed for one in every):
+    every = [statistic.failure_modes for statistic in statistics]
+    if not any(failure_modes.failed for failure_modes in every):
         return Section("Failure modes of failed episodes", (), ())
-    rows = [("failed episodes", *(str(one.failed) for one in every))]
+    rows = [("failed episodes", *(str(failure_modes.failed) for failure_modes in every))]
     for mode in FAILURE_MODES:
         rows.append(
             (
                 mode,
-                *(f"{one.counts[mode]} ({one.counts[mode] / one.failed:.1%})" if one.failed else "" for one in every),
+                *(
+                    f"{failure_modes.counts[mode]} ({failure_modes.counts[mode] / failure_modes.failed:.1%})"
+                    if failure_modes.failed
+                    else ""
+                    for failure_modes in every
+                ),
             )
         )
-    if any(one.unknown for one in every):
-        rows.append(("tool selection and order unknown", *(str(one.unknown) for one in every)))
+    if any(failure_modes.unknown for failure_modes in every):
+        rows.append(("tool selection and order unknown", *(str(failure_modes.unknown) for failure_modes in every)))
     return _by_run("Failure modes of failed episodes", "failure mode", "episodes", rows, statistics)
 
 
@@ -108,12 +115,12 @@ def _error_rates(
     statistics: Sequence[RunStatistics],
     most: int | None = None,
 ) -> Section:
-    found = [{rate.name: rate for rate in rates} for rates in every]
+    rates_by_name = [{rate.name: rate for rate in rates} for rates in every]
     calls: Counter[str] = Counter()
-    for rates in found:
+    for rates in rates_by_name:
         calls.update({name: rate.calls for name, rate in rates.items()})
     names = sorted(calls, key=lambda name: (-calls[name], name))[:most]
-    rows = [(name, *(_error_rate(rates.get(name)) for rates in found)) for name in names]
+    rows = [(name, *(_error_rate(rates.get(name)) for rates in rates_by_name)) for name in names]
     return _by_run(title, head, "failed", rows, statistics)
 
 
@@ -123,8 +130,8 @@ def _error_rate(rate: ErrorRate | None) -> str:
 
 def _tool_calls(statistics: Sequence[RunStatistics]) -> Section:
     rows: list[tuple[str, ...]] = []
-    for one in statistics:
-        calls = one.tool_calls
+    for statistic in statistics:
+        calls = statistic.tool_calls
         groups = {
             "in successful episodes": calls.success,
             "in failed episodes": calls.failure,
@@ -133,27 +140,27 @@ def _tool_calls(statistics: Sequence[RunStatistics]) -> Section:
             "of the reference solution, for the successes": calls.expected,
         }
         if calls.success.max or calls.failure.max:
-            rows += [(one.name, name, *_summary(values, 1)) for name, values in groups.items() if values.n]
+            rows += [(statistic.name, name, *_summary(values, 1)) for name, values in groups.items() if values.n]
     return Section("Tool calls in an episode", ("run", "calls", *_SUMMARY), tuple(rows))
 
 
 def _tokens(statistics: Sequence[RunStatistics]) -> Section:
     rows: list[tuple[str, ...]] = []
-    for one in statistics:
-        tokens = one.tokens
+    for statistic in statistics:
+        tokens = statistic.tokens
         groups = [("all", tokens.total), *tokens.by_difficulty, *tokens.by_success, *tokens.by_light]
         groups += [(f"expected calls: {name}", values) for name, values in tokens.by_expected]
-        rows += [(one.name, name, *_summary(values, 0)) for name, values in groups if values.n]
+        rows += [(statistic.name, name, *_summary(values, 0)) for name, values in groups if values.n]
     return Section("Tokens in an episode", ("run", "group", *_SUMMARY), tuple(rows))
 
 
 def _token_variation(statistics: Sequence[RunStatistics]) -> Section:
     rows = []
-    for one in statistics:
-        found = one.token_variation
-        shares = (found.same_prompt.median, found.within_task.median, found.overall)
+    for statistic in statistics:
+        coefficients = statistic.token_variation
+        shares = (coefficients.same_prompt.median, coefficients.within_task.median, coefficients.overall)
         if any(share is not None for share in shares):
-            rows.append((one.name, *map(percent, shares)))
+            rows.append((statistic.name, *map(percent, shares)))
     columns = ("run", "same prompt (median)", "within task (median)", "overall")
     return Section.compact("Coefficient of variation of tokens", columns, rows)
 
@@ -161,14 +168,14 @@ def _token_variation(statistics: Sequence[RunStatistics]) -> Section:
 def _cost(statistics: Sequence[RunStatistics]) -> Section:
     rows = [
         (
-            one.name,
-            number(one.cost.total, 4),
-            number(one.cost.per_episode, 6),
-            number(one.cost.per_success, 6),
-            str(one.cost.not_counted or ""),
+            statistic.name,
+            number(statistic.cost.total, 4),
+            number(statistic.cost.per_episode, 6),
+            number(statistic.cost.per_success, 6),
+            str(statistic.cost.not_counted or ""),
         )
-        for one in statistics
-        if one.cost is not None
+        for statistic in statistics
+        if statistic.cost is not None
     ]
     return Section.compact("Cost", ("run", "total", "an episode", "a success", "episodes not counted"), rows)
 
@@ -191,7 +198,7 @@ def _by_run(
         rows: For each row its name and a cell for each run.
         statistics: The runs.
     """
-    names = [one.name for one in statistics]
+    names = [statistic.name for statistic in statistics]
     if len(names) <= _MAX_RUN_COLUMNS:
         return Section(title, (head, *([value] if len(names) == 1 else names)), tuple(rows))
     cells = zip(*(row[1:] for row in rows), strict=True)
@@ -211,9 +218,9 @@ def sections(report: Report) -> list[Section]:
     """Return the tables of a report in reading order."""
     runs = range(len(report.runs))
     totals = [(run.name, *_cells(report.total(place))) for place, run in enumerate(report.runs)]
-    found = [Section.compact("Runs", ("run", *_HEADS), totals)]
-    found += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
-    found += [
+    shown = [Section.compact("Runs", ("run", *_HEADS), totals)]
+    shown += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
+    shown += [
         _compared(report),
         _repeats(report),
         *statistics_sections(report),
@@ -224,7 +231,7 @@ def sections(report: Report) -> list[Section]:
         _failed(report),
         _counts(report, "Infrastructure errors", "error", [report.infra_errors(run) for run in runs]),
     ]
-    return [section for section in found if section.rows]
+    return [section for section in shown if section.rows]
 
 
 def _by(report: Report, place: int) -> Section:
@@ -269,11 +276,11 @@ def _compared(report: Report) -> Section:
         dimensions = [dimension for dimension in report.by if dimension != "agent"]
         groups: list[tuple[str, list[AggregateMetrics | None]]] = [("all", [report.total(0), report.total(1)])]
         groups += [group for dimension in dimensions for group in report.groups(dimension)]
-        for value, (one, other) in groups:
-            if one is None or other is None or one.success.value is None or other.success.value is None:
+        for value, (group, other) in groups:
+            if group is None or other is None or group.success.value is None or other.success.value is None:
                 continue
-            gained = 100 * (other.success.value - one.success.value)
-            rows.append((value, percent(one.success.value), percent(other.success.value), f"{gained:+.1f}"))
+            gained = 100 * (other.success.value - group.success.value)
+            rows.append((value, percent(group.success.value), percent(other.success.value), f"{gained:+.1f}"))
     return Section("Success of both runs", ("group", *names, "points"), tuple(rows))
 
 
@@ -291,20 +298,23 @@ def _repeats(report: Report) -> Section:
 
 def _counts(report: Report, title: str, head: str, every: Sequence[Sequence[tuple[str, int]]]) -> Section:
     """Return a table of the most frequent values, with one column for each run."""
-    found = [dict(counts) for counts in every]
-    names = sorted({name for counts in found for name in counts}, key=lambda n: (-sum(c.get(n, 0) for c in found), n))
-    rows = [(name, *(str(counts.get(name, 0)) for counts in found)) for name in names[:_MAX_ROWS]]
-    heads = ["count"] if len(found) == 1 else [run.name for run in report.runs]
+    counts_of_runs = [dict(counts) for counts in every]
+    names = sorted(
+        {name for counts in counts_of_runs for name in counts},
+        key=lambda n: (-sum(c.get(n, 0) for c in counts_of_runs), n),
+    )
+    rows = [(name, *(str(counts.get(name, 0)) for counts in counts_of_runs)) for name in names[:_MAX_ROWS]]
+    heads = ["count"] if len(counts_of_runs) == 1 else [run.name for run in report.runs]
     return Section(title, (head, *heads), tuple(rows))
 
 
 def _failed(report: Report) -> Section:
     every = [{name: (failed, of) for name, failed, of in report.failed_checks(n)} for n in range(len(report.runs))]
     totals = Counter[str]()
-    for found in every:
-        totals.update({name: failed for name, (failed, _) in found.items() if failed})
+    for failures in every:
+        totals.update({name: failed for name, (failed, _) in failures.items() if failed})
     names = sorted(totals, key=lambda name: (-totals[name], name))[:_MAX_ROWS]
-    rows = [(name, *(_of(found.get(name)) for found in every)) for name in names]
+    rows = [(name, *(_of(failures.get(name)) for failures in every)) for name in names]
     heads = ["failed"] if len(every) == 1 else [run.name for run in report.runs]
     return Section("Most failed checks", ("check", *heads), tuple(rows))
 

@@ -72,15 +72,15 @@ class CallsByOutcome:
     @classmethod
     def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
         """Return the numbers of graded episodes."""
-        found: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
-        for one in graded:
-            found[one.success is True].append(one)
-        expected = [one.reference for one in found[True]]
+        by_success: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
+        for episode in graded:
+            by_success[episode.success is True].append(episode)
+        expected = [episode.reference for episode in by_success[True]]
         return cls(
-            success=Distribution.of(one.calls for one in found[True]),
-            failure=Distribution.of(one.calls for one in found[False]),
-            errors_success=Distribution.of(one.errors for one in found[True]),
-            errors_failure=Distribution.of(one.errors for one in found[False]),
+            success=Distribution.of(episode.calls for episode in by_success[True]),
+            failure=Distribution.of(episode.calls for episode in by_success[False]),
+            errors_success=Distribution.of(episode.errors for episode in by_success[True]),
+            errors_failure=Distribution.of(episode.errors for episode in by_success[False]),
             expected=Distribution.of(calls for calls in expected if calls is not None),
             expected_unknown=expected.count(None),
         )
@@ -111,13 +111,13 @@ class TokenUse:
     @classmethod
     def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
         """Return the tokens of graded episodes; episodes without token counts are left out."""
-        found = [(one, one.tokens) for one in graded]
-        counted = [(one, tokens) for one, tokens in found if tokens is not None]
+        episode_tokens = [(episode, episode.tokens) for episode in graded]
+        counted = [(episode, tokens) for episode, tokens in episode_tokens if tokens is not None]
 
         def by(order: Sequence[str], value: Callable[[EpisodeMetrics], str | None]) -> Groups:
             groups: dict[str, list[int]] = defaultdict(list)
-            for one, tokens in counted:
-                name = value(one)
+            for episode, tokens in counted:
+                name = value(episode)
                 if name is not None:
                     groups[name].append(tokens)
             names = [*order, *sorted(groups.keys() - set(order))]
@@ -125,13 +125,15 @@ class TokenUse:
 
         return cls(
             total=Distribution.of(tokens for _, tokens in counted),
-            by_difficulty=by(("easy", "medium", "hard"), lambda one: one.difficulty),
-            by_success=by(("success", "failure"), lambda one: "success" if one.success else "failure"),
+            by_difficulty=by(("easy", "medium", "hard"), lambda episode: episode.difficulty),
+            by_success=by(("success", "failure"), lambda episode: "success" if episode.success else "failure"),
             by_light=by(
                 ("light success", "light failure"),
-                lambda one: None if one.light is None else "light success" if one.light else "light failure",
+                lambda episode: (
+                    None if episode.light is None else "light success" if episode.light else "light failure"
+                ),
             ),
-            by_expected=by((), lambda one: _expected_group(one.reference)),
+            by_expected=by((), lambda episode: _expected_group(episode.reference)),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -161,11 +163,11 @@ class Cost:
     @classmethod
     def of(cls, episodes: Sequence[EpisodeMetrics], prices: Prices) -> Self | None:
         """Return the cost of episodes; None if no episode recorded tokens."""
-        usages = [one.usage for one in episodes if one.usage is not None]
+        usages = [episode.usage for episode in episodes if episode.usage is not None]
         if not usages:
             return None
         total = sum(map(prices.cost, usages))
-        successes = sum(one.success is True for one in episodes)
+        successes = sum(episode.success is True for episode in episodes)
         return cls(total, total / len(usages), total / successes if successes else None, len(episodes) - len(usages))
 
     def plain(self) -> dict[str, Any]:
@@ -232,29 +234,37 @@ class RunStatistics:
             configuration: Name of the run's configuration.
             prices: Prices of tokens; None if they are not known.
         """
-        graded = [one for one in episodes if one.graded]
-        tokens = [(one, one.tokens) for one in graded]
-        used: list[Observation] = [(one.cluster, one.prompt, float(n)) for one, n in tokens if n is not None]
-        failed = [one for one in graded if not one.success]
+        graded = [episode for episode in episodes if episode.graded]
+        tokens = [(episode, episode.tokens) for episode in graded]
+        used: list[Observation] = [
+            (episode.cluster, episode.prompt, float(n)) for episode, n in tokens if n is not None
+        ]
+        failed = [episode for episode in graded if not episode.success]
         return cls(
             name=name,
             experiment=experiment,
             configuration=configuration,
             episodes=len(episodes),
             graded=len(graded),
-            success=Rate.of_episodes(graded, lambda one: one.success),
-            light=Rate.of_episodes(graded, lambda one: one.light),
-            variance=decompose((one.cluster, one.prompt, 100.0 if one.success else 0.0) for one in graded),
+            success=Rate.of_episodes(graded, lambda episode: episode.success),
+            light=Rate.of_episodes(graded, lambda episode: episode.light),
+            variance=decompose(
+                (episode.cluster, episode.prompt, 100.0 if episode.success else 0.0) for episode in graded
+            ),
             token_variation=coefficients(used),
-            failure_modes=FailureModes.of((one.failure_modes, one.tools_known) for one in failed),
-            tool_errors=_error_rates((tool.tool, tool.errors, tool.calls) for one in graded for tool in one.tools),
+            failure_modes=FailureModes.of((episode.failure_modes, episode.tools_known) for episode in failed),
+            tool_errors=_error_rates(
+                (tool.tool, tool.errors, tool.calls) for episode in graded for tool in episode.tools
+            ),
             resource_errors=_error_rates(
                 (tool.resource_type, tool.errors, tool.calls)
-                for one in graded
-                for tool in one.tools
+                for episode in graded
+                for tool in episode.tools
                 if tool.resource_type
             ),
-            lookups=_error_rates((tool.tool, tool.errors, tool.calls) for one in graded for tool in one.lookups),
+            lookups=_error_rates(
+                (tool.tool, tool.errors, tool.calls) for episode in graded for tool in episode.lookups
+            ),
             tool_calls=CallsByOutcome.of(graded),
             tokens=TokenUse.of(graded),
             cost=None if prices is None else Cost.of(episodes, prices),
@@ -268,11 +278,11 @@ class RunStatistics:
 
 def _error_rates(calls: Iterable[tuple[str, int, int]]) -> tuple[ErrorRate, ...]:
     failed: Counter[str] = Counter()
-    made: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
     for name, errors, count in calls:
         failed[name] += errors
-        made[name] += count
-    return tuple(ErrorRate(name, failed[name], made[name]) for name in sorted(made) if made[name])
+        requests[name] += count
+    return tuple(ErrorRate(name, failed[name], requests[name]) for name in sorted(requests) if requests[name])
 
 
 def _expected_group(calls: int | None) -> str:
@@ -288,7 +298,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain_value(one) for one in value]
+        return [_plain_value(element) for element in value]
     if hasattr(value, "plain"):
         return value.plain()
     return rounded(value) if isinstance(value, float) else value

@@ -148,13 +148,13 @@ def _sample_parts(tasks: Sequence[_Prompts]) -> VarianceParts | None:
 
 
 def _mean_variance(groups: Iterable[Sequence[float]]) -> float | None:
-    found = [variance for variance in map(sample_variance, groups) if variance is not None]
-    return _mean(found) if found else None
+    variances = [variance for variance in map(sample_variance, groups) if variance is not None]
+    return _mean(variances) if variances else None
 
 
 def _coefficients(groups: Iterable[Sequence[float]]) -> Distribution:
-    found = map(_coefficient, groups)
-    return Distribution.of(value for value in found if value is not None)
+    of_groups = map(_coefficient, groups)
+    return Distribution.of(value for value in of_groups if value is not None)
 
 
 def _coefficient(values: Sequence[float]) -> float | None:
@@ -196,7 +196,9 @@ def pass_at_k(attempts: Iterable[Attempts], k: int) -> float | None:
         >>> pass_at_k([Attempts("pack", "01", 0, successes=1, episodes=2)], 1)
         0.5
     """
-    return _mean_estimate(attempts, k, lambda one: 1 - comb(one.episodes - one.successes, k) / comb(one.episodes, k))
+    return _mean_estimate(
+        attempts, k, lambda attempt: 1 - comb(attempt.episodes - attempt.successes, k) / comb(attempt.episodes, k)
+    )
 
 
 def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
@@ -206,12 +208,12 @@ def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
         >>> reliability([Attempts("pack", "01", 0, successes=3, episodes=4)], 2)
         0.5
     """
-    return _mean_estimate(attempts, k, lambda one: comb(one.successes, k) / comb(one.episodes, k))
+    return _mean_estimate(attempts, k, lambda attempt: comb(attempt.successes, k) / comb(attempt.episodes, k))
 
 
 def repeat_counts(attempts: Iterable[Attempts]) -> list[int]:
     """Return the values of k to report, 1, 2, 4 … up to the most attempts at a variation; none without repeats."""
-    most = max((one.episodes for one in attempts), default=0)
+    most = max((task_attempts.episodes for task_attempts in attempts), default=0)
     return [1 << n for n in range(most.bit_length())] if most > 1 else []
 
 
@@ -221,12 +223,12 @@ def without_variance(attempts: Iterable[Attempts]) -> float | None:
     A group-relative method such as GRPO learns nothing from such a variation. The result is None if no variation has
     several attempts.
     """
-    repeated = [one for one in attempts if one.episodes > 1]
-    constant = sum(one.successes in (0, one.episodes) for one in repeated)
+    repeated = [task_attempts for task_attempts in attempts if task_attempts.episodes > 1]
+    constant = sum(task_attempts.successes in (0, task_attempts.episodes) for task_attempts in repeated)
     return constant / len(repeated) if repeated else None
 
 
 def _mean_estimate(attempts: Iterable[Attempts], k: int, estimate: Callable[[Attempts], float]) -> float | None:
     require_whole("k", k, 1)
-    values = [estimate(one) for one in attempts if one.episodes >= k]
+    values = [estimate(task_attempts) for task_attempts in attempts if task_attempts.episodes >= k]
     return fsum(values) / len(values) if values else None

@@ -17,7 +17,9 @@ from fhir_gym.tasks import GRADINGS, Experiment, Grading, Part, experiment_packs
 EpisodeName = tuple[str, str, int, int]
 """Env id, task key, variation and phrasing."""
 
-STUDY_CONFIGURATIONS = tuple(name for name, one in CONFIGURATIONS.items() if one.protocol == "tools")
+STUDY_CONFIGURATIONS = tuple(
+    name for name, configuration in CONFIGURATIONS.items() if configuration.protocol == "tools"
+)
 """Names of the five configurations of FHIR-AgentEval's study."""
 
 EMBEDDERS = ("hashed", "minilm")
@@ -87,10 +89,10 @@ class ExperimentConfig:
             if name in _OWN_OPTIONS:
                 raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting")
         self._require_training_settings()
-        known = {key for env_id in self.packs for key in task_keys(env_id)}
+        keys_of_packs = {key for env_id in self.packs for key in task_keys(env_id)}
         for key in self.tasks:
-            if key not in known:
-                raise UnknownNameError("task", key, sorted(known))
+            if key not in keys_of_packs:
+                raise UnknownNameError("task", key, sorted(keys_of_packs))
         self._require_episodes()
 
     @property
@@ -116,7 +118,9 @@ class ExperimentConfig:
     @property
     def memories(self) -> tuple[str, ...]:
         """The memories that the configurations need: ``plain``, ``spec``, both or none."""
-        return tuple(dict.fromkeys(one.memory for one in self.chosen if one.memory is not None))
+        return tuple(
+            dict.fromkeys(configuration.memory for configuration in self.chosen if configuration.memory is not None)
+        )
 
     @property
     def training_models(self) -> dict[str, str]:

@@ -36,16 +36,16 @@ class ExperimentFolder:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise ExperimentError(f"{self.path} is not a folder")
-        known = read_manifest(self.path)
-        if known is None:
+        recorded = read_manifest(self.path)
+        if recorded is None:
             _require_empty(self.path)
         elif _has_no_results(self.path):
-            known = None  # the earlier run ended before its first episode, so its settings may be replaced
+            recorded = None  # the earlier run ended before its first episode, so its settings may be replaced
         else:
-            _require_same(self.path, known, manifest)
+            _require_same(self.path, recorded, manifest)
         self._lock = lock_folder(self.path, ExperimentError)
         try:
-            self.manifest = manifest if known is None else known.extended(manifest)
+            self.manifest = manifest if recorded is None else recorded.extended(manifest)
             self.manifest.save(self.path)
         except BaseException:
             self._lock.release()
@@ -63,15 +63,15 @@ class ExperimentFolder:
         Raises:
             ExperimentError: The folder's rollouts were made with another memory.
         """
-        found = MemoryRecord(file=str(memory_file(Path(), name)), hash=memory.hash)
-        known = self.manifest.memories.get(name)
-        if known is not None and known != found:
+        record = MemoryRecord(file=str(memory_file(Path(), name)), hash=memory.hash)
+        recorded = self.manifest.memories.get(name)
+        if recorded is not None and recorded != record:
             raise ExperimentError(
                 f"{memory_file(self.path, name)} is not the memory of this experiment any more: its hash is "
-                f"{found.hash}, not {known.hash}; restore the file, or use another folder"
+                f"{record.hash}, not {recorded.hash}; restore the file, or use another folder"
             )
-        if known is None:
-            self.manifest = self.manifest.model_copy(update={"memories": {**self.manifest.memories, name: found}})
+        if recorded is None:
+            self.manifest = self.manifest.model_copy(update={"memories": {**self.manifest.memories, name: record}})
             self.manifest.save(self.path)
 
 
@@ -121,16 +121,16 @@ def _has_no_results(folder: Path) -> bool:
     return all(name in (LOCK, MANIFEST) or name.startswith(f".{MANIFEST}.") for name in names)
 
 
-def _require_same(folder: Path, known: Manifest, manifest: Manifest) -> None:
-    differing = known.differences(manifest)
+def _require_same(folder: Path, recorded: Manifest, manifest: Manifest) -> None:
+    differing = recorded.differences(manifest)
     if differing:
         raise ExperimentError(
             f"{folder} holds an experiment with other settings: {'; '.join(differing)}. "
             "Use the same settings to continue it, or another folder"
         )
-    if known.package_version != manifest.package_version:
+    if recorded.package_version != manifest.package_version:
         warnings.warn(
-            f"{folder} was started with fhir_gym {known.package_version} and continues with "
+            f"{folder} was started with fhir_gym {recorded.package_version} and continues with "
             f"{manifest.package_version}; results may differ",
             stacklevel=4,
         )

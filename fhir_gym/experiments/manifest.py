@@ -189,7 +189,9 @@ class Manifest(_Data):
             worlds: The world of each pack, by env id.
         """
         definition = config.definition
-        reads_specification = "spec" in config.memories or any("spec" in one.tools for one in config.chosen)
+        reads_specification = "spec" in config.memories or any(
+            "spec" in configuration.tools for configuration in config.chosen
+        )
         specification = Specification() if reads_specification else None
         return cls(
             package_version=version("fhir-gym"),
@@ -209,10 +211,14 @@ class Manifest(_Data):
             },
             specification=specification and SpecificationRecord(version=specification.version, hash=specification.hash),
             configurations={
-                one.name: ConfigurationRecord(
-                    about=one.about, protocol=one.protocol, tools=one.tools, memory=one.memory, system=one.system
+                configuration.name: ConfigurationRecord(
+                    about=configuration.about,
+                    protocol=configuration.protocol,
+                    tools=configuration.tools,
+                    memory=configuration.memory,
+                    system=configuration.system,
                 )
-                for one in config.chosen
+                for configuration in config.chosen
             },
         )
 

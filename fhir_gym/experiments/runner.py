@@ -102,11 +102,13 @@ class _ExperimentRun:
             return False
         agent = self._agent(configuration)
         file = rollout_file(self.folder.path, configuration.name)
-        missing = [one.unfinished(file, agent, self.worlds[one.config.env_id]) for one in self._plans()]
-        total = sum(len(one.episodes) for one in missing)
+        missing = [
+            pack_plan.unfinished(file, agent, self.worlds[pack_plan.config.env_id]) for pack_plan in self._plans()
+        ]
+        total = sum(len(pack_plan.episodes) for pack_plan in missing)
         outcomes: list[bool] = []
-        for one in missing:
-            running = run_plan(one, agent, concurrency=self.concurrency, budget=self.tracker)
+        for pack_plan in missing:
+            running = run_plan(pack_plan, agent, concurrency=self.concurrency, budget=self.tracker)
             write_rollouts(file, self._watched(running, configuration.name, outcomes, total))
         return len(outcomes) == total and (any(outcomes) or not outcomes)
 

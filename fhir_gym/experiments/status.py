@@ -69,7 +69,9 @@ def tracker_of(
         if max_cost is not None and prices.of(record.model) is None:
             raise ExperimentError(f"a maximum cost needs the prices of {record.model}'s tokens")
     tracker = BudgetTracker(Budget(tokens=max_tokens, cost=max_cost, prices=prices.of(manifest.model.model)))
-    for memory in dict.fromkeys(one.memory for one in manifest.configurations.values() if one.memory):
+    for memory in dict.fromkeys(
+        configuration.memory for configuration in manifest.configurations.values() if configuration.memory
+    ):
         for model, usage in training_spending(folder, manifest, memory):
             tracker.spend(usage, prices.of(model))
     for name in manifest.configurations:
@@ -143,17 +145,17 @@ class ExperimentStatus:
     @property
     def missing(self) -> int:
         """Number of test episodes without a verdict."""
-        return sum(one.episodes - one.done for one in self.configurations)
+        return sum(configuration.episodes - configuration.done for configuration in self.configurations)
 
     @property
     def errors(self) -> int:
         """Number of episodes that failed without a verdict and must be repeated."""
-        return sum(one.errors for one in self.configurations)
+        return sum(configuration.errors for configuration in self.configurations)
 
     @property
     def first_error(self) -> str:
         """Why the first of these episodes failed; empty if there are none."""
-        return next((one.first_error for one in self.configurations if one.errors), "")
+        return next((configuration.first_error for configuration in self.configurations if configuration.errors), "")
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -172,8 +174,10 @@ def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> 
         RecordError: A rollout file is unreadable.
     """
     path, manifest, prices = Path(folder), require_manifest(folder), prices or ModelPrices()
-    wanted = dict.fromkeys(one.memory for one in manifest.configurations.values() if one.memory)
-    spent = {name: training_spending(path, manifest, name) for name in wanted}
+    memory_names = dict.fromkeys(
+        configuration.memory for configuration in manifest.configurations.values() if configuration.memory
+    )
+    spent = {name: training_spending(path, manifest, name) for name in memory_names}
     memories = tuple(
         MemoryStatus(
             name,
@@ -181,7 +185,7 @@ def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> 
             sum(usage.total for _, usage in spent[name]),
             prices.cost(spent[name]),
         )
-        for name in wanted
+        for name in memory_names
     )
     configurations = tuple(_configuration(path, manifest, name, prices) for name in manifest.configurations)
     parts: list[MemoryStatus | ConfigurationStatus] = [*memories, *configurations]

@@ -95,8 +95,8 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError) as error:
-        if found := refusal(error):
-            raise found from None
+        if refused := refusal(error):
+            raise refused from None
         raise
 
 

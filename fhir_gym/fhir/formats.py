@@ -55,15 +55,15 @@ def requested_format(request: Request, pairs: Pairs) -> Format:
     `_format` takes precedence over `Accept`. An unknown format is ignored.
     """
     accept = request.headers.get("accept")
-    given = [value for name, value in pairs if name == "_format"] if pairs else []
-    if not given and (accept is None or accept == DEFAULT.media_type):
+    format_values = [value for name, value in pairs if name == "_format"] if pairs else []
+    if not format_values and (accept is None or accept == DEFAULT.media_type):
         return DEFAULT
-    if given and given[0].partition(";")[0].strip() in _PAGES:
+    if format_values and format_values[0].partition(";")[0].strip() in _PAGES:
         return _HTML
-    for value in given:
-        if found := _FORMATS.get(value.partition(";")[0].strip().replace(" ", "+")):
-            return found
-    return _accepted(request, accept or "", page=not given)
+    for value in format_values:
+        if format_ := _FORMATS.get(value.partition(";")[0].strip().replace(" ", "+")):
+            return format_
+    return _accepted(request, accept or "", page=not format_values)
 
 
 def _accepted(request: Request, accept: str, *, page: bool) -> Format:
@@ -75,8 +75,8 @@ def _accepted(request: Request, accept: str, *, page: bool) -> Format:
     highest = max((quality for _, quality in ranges), default=0)
     if page and request.method == "GET" and ("text/html", highest) in ranges and not request.headers.get("origin"):
         return _HTML
-    known = [(quality, _FORMATS[name]) for name, quality in ranges if name in _FORMATS]
-    return max(known, key=lambda one: one[0])[1] if known else DEFAULT
+    accepted = [(quality, _FORMATS[name]) for name, quality in ranges if name in _FORMATS]
+    return max(accepted, key=lambda choice: choice[0])[1] if accepted else DEFAULT
 
 
 def _media_range(piece: str) -> tuple[str, float]:
@@ -93,13 +93,13 @@ def _media_range(piece: str) -> tuple[str, float]:
 
 
 def write_response(
-    response: Response, wanted: Format, *, indent: bool, limits: Limits, spend: Callable[[int], None] | None = None
+    response: Response, format_: Format, *, indent: bool, limits: Limits, spend: Callable[[int], None] | None = None
 ) -> Response:
     """Write a response whose body is compact JSON in the requested format.
 
     Args:
         response: The response; a body with another Content-Type is left as it is.
-        wanted: The format.
+        format_: The format.
         indent: Whether to indent the body, unless it is too large.
         limits: The session's limits.
         spend: Function that counts the steps of the work; None for an error, whose body is small.
@@ -111,18 +111,18 @@ def write_response(
     if not body or "Content-Type" in response.headers:
         return response
     indent = indent and len(body) <= limits.indented_bytes
-    headers = {"Content-Type": f"{wanted.media_type};charset=UTF-8", **response.headers}
-    if wanted.syntax == "json":
+    headers = {"Content-Type": f"{format_.media_type};charset=UTF-8", **response.headers}
+    if format_.syntax == "json":
         return replace(response, headers=headers, body=serialization.pretty(body) if indent else body)
     if spend is not None:
         spend(len(body) // _BYTES_A_STEP + _STEPS_OF_A_VALUE * json_values(body))
-    if wanted.syntax in ("xml", "turtle"):
+    if format_.syntax in ("xml", "turtle"):
         try:
             decoded = serialization.loads(body)
         except ValueError as error:  # in a Bundle, a stored resource may be nested too deeply
-            text = f"This answer cannot be {wanted.media_type} ({error}): ask for JSON"
+            text = f"This answer cannot be {format_.media_type} ({error}): ask for JSON"
             raise FhirError(406, text, code="not-supported") from None
-        written = write_xml(decoded, indent=indent) if wanted.syntax == "xml" else write_turtle(decoded)
+        written = write_xml(decoded, indent=indent) if format_.syntax == "xml" else write_turtle(decoded)
     else:
         headers = {"Content-Type": headers["Content-Type"]}  # as in HAPI, a page has no other headers
         written = _page(response.status, serialization.pretty(body) if indent else body)

@@ -12,9 +12,9 @@ def names_in_hash_order(names: Iterable[str]) -> list[str]:
 
     HAPI keeps the parameters of a request in a hash map, so this order decides which of several errors it reports.
     """
-    found = list(dict.fromkeys(names))
-    size = _table_size(len(found))
-    return sorted(found, key=lambda name: _spread_hash(name) & (size - 1))
+    distinct = list(dict.fromkeys(names))
+    size = _table_size(len(distinct))
+    return sorted(distinct, key=lambda name: _spread_hash(name) & (size - 1))
 
 
 def resources_in_hash_order(rids: Sequence[int]) -> list[int]:

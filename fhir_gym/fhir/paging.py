@@ -13,9 +13,9 @@ _MAX_PAGES = 2000
 def link(bundle: Json, relation: str) -> str | None:
     """Return the URL of a Bundle's link; None if there is no such link, or `bundle` is not a Bundle."""
     links = bundle.get("link") if isinstance(bundle, dict) else None
-    for one in links if isinstance(links, list) else []:
-        if isinstance(one, dict) and one.get("relation") == relation:
-            return str(one.get("url"))
+    for bundle_link in links if isinstance(links, list) else []:
+        if isinstance(bundle_link, dict) and bundle_link.get("relation") == relation:
+            return str(bundle_link.get("url"))
     return None
 
 
@@ -27,7 +27,7 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
     Raises:
         FhirServerError: The server repeats a page or sends too many pages.
     """
-    found: list[Resource] = []
+    resources: list[Resource] = []
     seen: set[str] = set()
     while url:
         if url in seen or len(seen) >= _MAX_PAGES:
@@ -37,6 +37,6 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
         seen.add(url)
         bundle = fetch(url)
         entries = bundle.get("entry", [])
-        found += [e["resource"] for e in entries if e.get("search", {}).get("mode", "match") == "match"]
+        resources += [e["resource"] for e in entries if e.get("search", {}).get("mode", "match") == "match"]
         url = link(bundle, "next")
-    return found
+    return resources

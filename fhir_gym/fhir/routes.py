@@ -103,12 +103,12 @@ def attempted(method: str, segments: Sequence[str]) -> Interaction:
     """
     target = parse_path(segments)
     kind, id = (target.resource_type, target.id) if target.resource_type[:1].isupper() else ("", "")
-    found = route(method, target) if segments and (kind or target.operation) else None
-    if found is None:
+    interaction = route(method, target) if segments and (kind or target.operation) else None
+    if interaction is None:
         reads = method in ("GET", "HEAD")
-        found = (
+        interaction = (
             "read" if reads and id else "search" if reads and (kind or not segments) else WRITES.get(method, "other")
         )
         if method == "POST" and not kind:
-            found = "other"
-    return Interaction(found, kind, id, operation=target.operation if found == "operation" else "")
+            interaction = "other"
+    return Interaction(interaction, kind, id, operation=target.operation if interaction == "operation" else "")

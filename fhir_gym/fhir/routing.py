@@ -46,8 +46,8 @@ def dispatch(ctx: RequestContext) -> Response:
     target = parse_path(segments)
     kind = target.resource_type
     if kind and kind not in RESOURCE_TYPE_SET:
-        known = ", ".join(RESOURCE_TYPES)
-        raise FhirError(404, f"HAPI-0302: Unknown resource type '{kind}' - Server knows how to handle: [{known}]")
+        type_names = ", ".join(RESOURCE_TYPES)
+        raise FhirError(404, f"HAPI-0302: Unknown resource type '{kind}' - Server knows how to handle: [{type_names}]")
     interaction = route(request.method, target) if request.method in _METHODS else None
     if interaction is not None and (kind or interaction in _ON_SERVER):
         return _HANDLERS[interaction](ctx, target)

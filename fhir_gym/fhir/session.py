@@ -149,14 +149,14 @@ class Session(FhirSession):
         self, ctx: RequestContext, response: Response, spend: Callable[[int], None] | None = None
     ) -> Response:
         """Return a response in the format that the client asked for."""
-        wanted, indent = requested_format(ctx.request, ctx.pairs), self.pretty
+        format_, indent = requested_format(ctx.request, ctx.pairs), self.pretty
         for name, value in ctx.pairs:
             if name == "_pretty":
                 indent = value == "true"
                 break
-        if wanted is DEFAULT_FORMAT and not indent:
+        if format_ is DEFAULT_FORMAT and not indent:
             return response
-        return write_response(response, wanted, indent=indent, limits=self.limits, spend=spend)
+        return write_response(response, format_, indent=indent, limits=self.limits, spend=spend)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
         """Undo the writes of a refused request, even if it is refused only because its answer is too large."""
@@ -185,10 +185,10 @@ class Session(FhirSession):
         before = self._counters.next_id
         with self._file_errors(), self.store.atomic():
             batch: dict[tuple[str, str], Resource] = {}
-            for given in resources:
+            for source in resources:
                 if self.validation == "strict":
-                    check_valid(given)
-                resource = given if normal else serialization.normalise(given)
+                    check_valid(source)
+                resource = source if normal else serialization.normalise(source)
                 key = _key(resource)
                 if key in batch or len(batch) == _BATCH:
                     self._load(batch)
@@ -199,21 +199,21 @@ class Session(FhirSession):
 
     def _load(self, batch: dict[tuple[str, str], Resource]) -> None:
         """Store the next versions of different resources."""
-        known = self.store.known(batch)
+        rows = self.store.known(batch)
         versions = []
         next_id, now = self._counters.next_id, self.now
         for (kind, id), resource in batch.items():
-            old = known.get((kind, id))
+            old = rows.get((kind, id))
             if old is None:
                 next_id += 1
             if id.isascii() and id.isdigit() and len(id) <= 15:
                 next_id = max(next_id, int(id) + 1)
             rid, version = (old[0], old[1] + 1) if old else (self.store.new_rid(), 1)
-            given = resource.get("meta", {})
-            updated, text = update_stamp(given.get("lastUpdated"), now)
+            meta = resource.get("meta", {})
+            updated, text = update_stamp(meta.get("lastUpdated"), now)
             stamps = {"versionId": str(version), "lastUpdated": text}
             kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # servers put `meta` at this position
-            kept["meta"] = stamps | given | stamps
+            kept["meta"] = stamps | meta | stamps
             versions.append((ResourceRow(rid, kind, id, version, updated, 0, "PUT", serialization.dumps(kept)), kept))
         self._counters.next_id = next_id
         self.store.put_all(versions)
@@ -297,7 +297,7 @@ class Session(FhirSession):
         with self._file_errors():
             row = self.store.find(resource_type, id)
             rows = [] if row is None else [row] if count == 1 else versions(self.store, row.rid)[:count]
-            return [None if one.deleted else stored(one.body) for one in rows]
+            return [None if row.deleted else stored(row.body) for row in rows]
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:
@@ -367,12 +367,14 @@ class Session(FhirSession):
         method, status = ctx.request.method, response.status
         log = ctx.log or (attempted(method, [part for part in ctx.request.path.split("/") if part]),)
         if status >= 400:  # a refusal also undoes what the request had done before
-            log = tuple(one._replace(status=status, effect="") for one in log)
+            log = tuple(interaction._replace(status=status, effect="") for interaction in log)
         elif not log[0].status and len(log) == 1:  # the usual case, for which `_replace` would take twice as long
             kind, resource_type, id, _, effect, operation, entry = log[0]
             log = (Interaction(kind, resource_type, id, status, effect, operation, entry),)
         else:
-            log = tuple(one if one.status else one._replace(status=status) for one in log)
+            log = tuple(
+                interaction if interaction.status else interaction._replace(status=status) for interaction in log
+            )
         return Response(status, headers, b"" if method == "HEAD" else body, log, response.json_body)
 
 
@@ -390,7 +392,7 @@ def _header_url(text: str) -> str:
     """Percent-encode the characters of a URL that would break a header; HAPI sends the other characters unchanged."""
     if text.isascii() and text.isprintable() and text.strip(" ") == text:
         return text
-    return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)
+    return _UNFIT.sub(lambda match: quote(match[0], safe=""), text)
 
 
 def without_surrogates(request: Request) -> Request:

@@ -19,10 +19,10 @@ def known_value_set(url: str) -> Mapping[str, tuple[str, ...]]:
     Raises:
         FhirError: The value set or its codes (SNOMED CT, LOINC, UCUM …) are not part of R4.
     """
-    found = value_set(url)
-    if found is None:
+    codes = value_set(url)
+    if codes is None:
         raise FhirError(404, f"HAPI-2788: Unknown ValueSet: {quote(url, safe='')}")
-    return found
+    return codes
 
 
 def expand(pairs: Pairs) -> Response:
@@ -36,9 +36,11 @@ def validate_code(pairs: Pairs) -> Response:
     """Answer ``GET ValueSet/$validate-code?url=…&code=…``; if there is no `system`, the code may be in any system."""
     url = _url(pairs, "$validate-code")
     codes = known_value_set(url)
-    given = dict(pairs)
-    code, system = given.get("code", ""), given.get("system", "")
-    listed = codes.get(system, ()) if system else tuple(c for found in codes.values() for c in found)
+    options = dict(pairs)
+    code, system = options.get("code", ""), options.get("system", "")
+    listed = (
+        codes.get(system, ()) if system else tuple(c for codes_of_system in codes.values() for c in codes_of_system)
+    )
     parameters: list[Json] = [{"name": "result", "valueBoolean": code in listed}]
     if code not in listed:
         shown = f"{system}#{code}" if system else code

@@ -63,10 +63,10 @@ def element_names(limits: Limits, values: Iterable[str]) -> tuple[str, ...]:
     Raises:
         FhirError: There are too many names.
     """
-    found = tuple(dict.fromkeys(piece for value in values for piece in value.split(",")))
-    if len(found) > limits.elements:
+    names = tuple(dict.fromkeys(piece for value in values for piece in value.split(",")))
+    if len(names) > limits.elements:
         raise FhirError(400, f"_elements with more than {limits.elements} names is not supported by this server")
-    return found
+    return names
 
 
 def encode(text: str) -> str:

@@ -200,27 +200,29 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
     Raises:
         PrerequisiteError: A parameter is invalid. Inspect prints such an error as one line.
     """
-    given: dict[str, Any] = {**settings}
-    protocol: ChatProtocol = given.pop("protocol", "tools")
-    chosen = {name: given.pop(name, None) for name in ("tasks", "variations")}
+    episode_settings: dict[str, Any] = {**settings}
+    protocol: ChatProtocol = episode_settings.pop("protocol", "tools")
+    chosen = {name: episode_settings.pop(name, None) for name in ("tasks", "variations")}
     try:
         require_name("protocol", protocol, ("tools", "text"))
-        (found, *others) = find_packs(env_id)
+        (first_pack, *others) = find_packs(env_id)
         if others:
-            raise FhirGymError(f"{env_id} registers {', '.join([found, *others])}: name one of them")
-        if "fhir_credentials" in given or "@" in str(given.get("fhir_server")):  # Inspect logs the parameters
+            raise FhirGymError(f"{env_id} registers {', '.join([first_pack, *others])}: name one of them")
+        if "fhir_credentials" in episode_settings or "@" in str(
+            episode_settings.get("fhir_server")
+        ):  # Inspect logs the parameters
             raise FhirGymError("the log would contain the credentials: use fhir_token_from_env")
-        system = given.pop("system", None)
+        system = episode_settings.pop("system", None)
         system = None if system is None else ",".join(map(str, _listed(system)))  # Inspect splits texts at commas
-        variable = given.pop("fhir_token_from_env", None)
+        variable = episode_settings.pop("fhir_token_from_env", None)
         credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
-        config = EpisodeConfig.of(found, given, TaskSettings.__annotations__, default_split="test")
+        config = EpisodeConfig.of(first_pack, episode_settings, TaskSettings.__annotations__, default_split="test")
         source = _Source(replace(config, fhir_credentials=credentials), protocol, system)
         samples = source.samples(**chosen)
     except (FhirGymError, ValueError) as error:
         raise PrerequisiteError(rich.markup.escape(str(error))) from error
     return Task(
-        dataset=MemoryDataset(samples, name=found),
+        dataset=MemoryDataset(samples, name=first_pack),
         setup=source.setup(),
         solver=fhir_agent(protocol),
         cleanup=source.cleanup,
@@ -249,21 +251,21 @@ class _Source:
 
     def samples(self, tasks: Any, variations: Any) -> list[Sample]:
         """Return the samples: the request to the agent, and which task and variation it belongs to."""
-        known = self.config.task_set()
+        all_tasks = self.config.task_set()
         # Inspect parses parameters as YAML, so 01 arrives as 1, and 0-4,9 as a list.
-        keys = None if tasks is None else [_key(key, known) for key in _listed(tasks)]
+        keys = None if tasks is None else [_key(key, all_tasks) for key in _listed(tasks)]
         numbers = None if variations is None else ",".join(map(str, _listed(variations)))
-        found = []
+        samples = []
         for spec in plan(self.config, tasks=keys, variations=numbers).supported(self.world).episodes:
-            variation = known[spec.task].variation(spec.variation, self.world, self.config.phrasing)
+            variation = all_tasks[spec.task].variation(spec.variation, self.world, self.config.phrasing)
             metadata = {
                 "env_id": self.config.env_id,
                 "task": spec.task,
                 "variation": spec.variation,
                 "phrasing": variation.phrasing,
             }
-            found.append(Sample(input=variation.prompt, id=f"{spec.task}/{spec.variation}", metadata=metadata))
-        return found
+            samples.append(Sample(input=variation.prompt, id=f"{spec.task}/{spec.variation}", metadata=metadata))
+        return samples
 
     def metadata(self) -> dict[str, Any]:
         """Return what the log says about the settings."""
@@ -316,19 +318,19 @@ class _Source:
         make = partial(Episode, config, task=key, variation=number)
         episode = make() if config.fhir_server is None else await anyio.to_thread.run_sync(make)
         opening = make_opening(self.protocol, episode.start(), EpisodeContext.of(episode), system=self.system)
-        state.messages = [_MESSAGES[one["role"]](content=one["content"]) for one in opening.messages]
+        state.messages = [_MESSAGES[message["role"]](content=message["content"]) for message in opening.messages]
         state.store.set(_PLAY, state.uuid)
         _playing[state.uuid] = _Play(episode, state)
 
 
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _key(given: Any, known: Collection[str]) -> str:
+def _key(value: Any, names: Collection[str]) -> str:
     """Return the key that a user wrote, before YAML turned it into a number."""
-    padded = f"{given:02}" if type(given) is int else ""
-    return padded if padded in known else str(given)
+    padded = f"{value:02}" if type(value) is int else ""
+    return padded if padded in names else str(value)
 
 
 def fhir_tools() -> list[Tool]:

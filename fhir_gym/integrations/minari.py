@@ -53,32 +53,32 @@ def write_minari(
     target, summary = Path(folder), ExportSummary()
     if not _DATASET_ID.fullmatch(target.name):
         raise RecordError(f"the folder of a Minari dataset needs a name such as appointment-gold-v0, not {target.name}")
-    found = [rollout for rollout, _ in converted(rollouts, _check, selection or Selection(), summary)]
-    if not found:
+    kept = [rollout for rollout, _ in converted(rollouts, _check, selection or Selection(), summary)]
+    if not kept:
         raise RecordError("a Minari dataset needs at least one episode, and no rollout was selected")
-    if len(env_ids := sorted({rollout.env_id for rollout in found})) > 1:
+    if len(env_ids := sorted({rollout.env_id for rollout in kept})) > 1:
         raise RecordError(f"a Minari dataset has one environment, and the rollouts are of {', '.join(env_ids)}")
     with new_folder(target, RecordError) as part:
         storage = storage_class.new(
             part / "data",
-            observation_space=_space([text for rollout in found for text in _observations(rollout)]),
-            action_space=_space([text for rollout in found for text in _actions(rollout)]),
-            env_spec=_env_spec(found),
+            observation_space=_space([text for rollout in kept for text in _observations(rollout)]),
+            action_space=_space([text for rollout in kept for text in _actions(rollout)]),
+            env_spec=_env_spec(kept),
             data_format="arrow",
         )
         storage.update_metadata(
             {
                 "dataset_id": target.name,
                 "minari_version": version("minari"),
-                "algorithm_name": ", ".join(sorted({encodable(rollout.agent.name) for rollout in found})),
+                "algorithm_name": ", ".join(sorted({encodable(rollout.agent.name) for rollout in kept})),
                 "description": f"Rollouts of {env_ids[0]}: agents act on a FHIR R4 server. Observations and actions "
                 "are texts.",
                 "requirements": [f"fhir-gym=={version('fhir-gym')}"],
             }
         )
-        storage.update_episodes(map(_buffer, found))
-        storage.update_episode_metadata(map(provenance, found))
-    summary.rows = sum(rollout.steps for rollout in found)
+        storage.update_episodes(map(_buffer, kept))
+        storage.update_episode_metadata(map(provenance, kept))
+    summary.rows = sum(rollout.steps for rollout in kept)
     return summary
 
 

@@ -74,9 +74,9 @@ def log_episodes(
             env.get_reward()  # ends an episode that the model has not finished; TRL asks for rewards in any order
         episode = [env.result for env in environments if env.result is not None]
     played = list(episode or ())
-    log_extra("stop_reason", [one.stop_reason for one in played])
-    log_extra("explanation", [one.error or one.explanation for one in played])
-    groups = [list(group) for _, group in groupby(played, key=lambda one: (one.task, one.variation))]
+    log_extra("stop_reason", [training_episode.stop_reason for training_episode in played])
+    log_extra("explanation", [training_episode.error or training_episode.explanation for training_episode in played])
+    groups = [list(group) for _, group in groupby(played, key=lambda result: (result.task, result.variation))]
     for name, value in batch_metrics(groups).items():
         log_metric(f"episode/{name}", value)
     return [None] * len(completions)

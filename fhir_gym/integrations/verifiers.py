@@ -112,11 +112,11 @@ class FHIRTaskset(vf.Taskset[FHIRTask, FHIRTasksetConfig]):
 
     @override
     def load(self) -> Iterable[FHIRTask]:
-        wanted = self.config.plan()
-        config = wanted.config
+        episodes_plan = self.config.plan()
+        config = episodes_plan.config
         world, owned = config.resolve_world()
         try:
-            for spec in wanted.supported(world).episodes:
+            for spec in episodes_plan.supported(world).episodes:
                 variation = config.task_set()[spec.task].variation(spec.variation, world, config.phrasing)
                 data = FHIRTaskData(
                     name=f"{spec.task}/{spec.variation}",
@@ -222,8 +222,10 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):
     ) -> vf.ProgramResult:
         system, prompt = self.resolve_prompt(data)
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        given = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or ())
-        body = {"model": ctx.model, "messages": [*messages, *given]}
+        opening = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or ())
+        )
+        body = {"model": ctx.model, "messages": [*messages, *opening]}
         # For plain HTTP, loading the certificates would take most of the time.
         async with httpx.AsyncClient(timeout=None, verify=endpoint.startswith("https:")) as client:
             headers = {"Authorization": f"Bearer {secret}"}

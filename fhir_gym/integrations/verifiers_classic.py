@@ -82,11 +82,11 @@ def _reader(name: str) -> Callable[..., Any]:
     return read
 
 
-def _dataset(found: Sequence[EpisodeRow]) -> Dataset:
+def _dataset(episode_rows: Sequence[EpisodeRow]) -> Dataset:
     prompt = [
         {"role": "user", "content": ""}
     ]  # `setup_state` replaces it; a task in `info` itself would be verifiers' own
-    return Dataset.from_list([{"prompt": prompt, "info": {"episode": dict(row)}} for row in found])
+    return Dataset.from_list([{"prompt": prompt, "info": {"episode": dict(row)}} for row in episode_rows])
 
 
 def load_environment(

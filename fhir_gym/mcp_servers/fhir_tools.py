@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from fhir_gym.actions import GRAMMAR, Invalid, to_request
 from fhir_gym.agents.tool_sources import check_arguments, error_text, function_schema, unknown_tool
-from fhir_gym.episode import format_response
 from fhir_gym.fhir import Session, World
 from fhir_gym.fhir.context import Validation
 from fhir_gym.mcp_servers.sessions import Closable, Ending, SessionTable
 from fhir_gym.mcp_servers.toolset import McpClient, ToolResult
+from fhir_gym.observations import format_response
 
 _ID = {"type": "string", "description": "Id that start_session returned."}
 
@@ -111,12 +111,12 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
             return (
                 ToolResult(checked, error=True) if isinstance(checked, str) else self._handlers[name](checked, client)
             )
-        given = dict(arguments)
-        id = given.pop(self._id_name, None)
+        copied = dict(arguments)
+        id = copied.pop(self._id_name, None)
         if not isinstance(id, str) and (self._id_required or id is not None):
             problem = "is missing" if id is None else "must have the type string"
             return ToolResult(error_text(f"the argument {self._id_name!r} {problem}"), error=True)
-        return self.act(id, name, given)
+        return self.act(id, name, copied)
 
     @abstractmethod
     def act(self, id: str | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:

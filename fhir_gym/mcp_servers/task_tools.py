@@ -286,11 +286,11 @@ def _settings_text(settings: Mapping[str, Json]) -> str:
 
 def _recorded_repeats(out: Path) -> Counter[_Key]:
     """Return the number of the next repeat of each variation and client in a rollout file, which may be missing."""
-    found = Counter[_Key]()
+    repeats = Counter[_Key]()
     if out.is_file():
         for rollout in read_rollouts(out):
             if rollout.agent.name == AGENT_NAME:
                 task = rollout.task
                 key = (rollout.env_id, task.key, task.variation, _settings_text(rollout.agent.settings))
-                found[key] = max(found[key], rollout.repeat + 1)
-    return found
+                repeats[key] = max(repeats[key], rollout.repeat + 1)
+    return repeats

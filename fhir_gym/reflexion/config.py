@@ -154,36 +154,36 @@ class MemoryTrainingConfig(_Settings):
         """Return the training episodes by pack, task and variation."""
         config = EpisodeConfig(self.env_ids[0], split="train")
         numbers = config.require_variations(parse_numbers(self.variations))
-        found: list[TrainingEpisode] = []
+        episodes: list[TrainingEpisode] = []
         for env_id, keys in self._tasks().items():
-            found += [
+            episodes += [
                 TrainingEpisode(env_id=env_id, task=key, variation=number, phrasing=self.phrasing)
                 for key in keys
                 for number in numbers
             ]
-        return found
+        return episodes
 
     def make_agent(self) -> ChatAgent:
         """Return the agent that plays the episodes."""
-        one = self.agent
+        agent = self.agent
         return ChatAgent(
-            one.model,
-            base_url=one.base_url,
+            agent.model,
+            base_url=agent.base_url,
             protocol=self.protocol,
-            temperature=one.temperature,
-            top_p=one.top_p,
-            max_tokens=one.max_tokens,
-            seed=one.seed,
-            extra_body=one.extra_body or None,
-            timeout=one.timeout,
-            retries=one.retries,
-            backoff=one.backoff,
+            temperature=agent.temperature,
+            top_p=agent.top_p,
+            max_tokens=agent.max_tokens,
+            seed=agent.seed,
+            extra_body=agent.extra_body or None,
+            timeout=agent.timeout,
+            retries=agent.retries,
+            backoff=agent.backoff,
         )
 
     def make_embedder(self) -> Embedder:
         """Return the memory's embedder."""
-        given = {"model": self.embedder_model, "base_url": self.embedder_base_url}
-        return make_embedder(self.embedder, **{name: value for name, value in given.items() if value is not None})
+        options = {"model": self.embedder_model, "base_url": self.embedder_base_url}
+        return make_embedder(self.embedder, **{name: value for name, value in options.items() if value is not None})
 
     def identity(self) -> dict[str, Json]:
         """Return the settings that decide the memory. A training may be resumed with other values of the rest."""
@@ -193,13 +193,13 @@ class MemoryTrainingConfig(_Settings):
         return plain | {name: self.role(name).identity() for name in ("agent", "evaluator", "reflector")}
 
     def _tasks(self) -> Mapping[str, tuple[str, ...]]:
-        known = {env_id: task_set(env_id) for env_id in dict.fromkeys(self.env_ids)}
+        tasks_by_env = {env_id: task_set(env_id) for env_id in dict.fromkeys(self.env_ids)}
         if not self.tasks:
-            return {env_id: tuple(tasks) for env_id, tasks in known.items()}
+            return {env_id: tuple(tasks) for env_id, tasks in tasks_by_env.items()}
         for key in self.tasks:
-            if not any(key in tasks for tasks in known.values()):
-                find_task(next(iter(known.values())), key)  # raises UnknownNameError
-        return {env_id: tuple(key for key in self.tasks if key in tasks) for env_id, tasks in known.items()}
+            if not any(key in tasks for tasks in tasks_by_env.values()):
+                find_task(next(iter(tasks_by_env.values())), key)  # raises UnknownNameError
+        return {env_id: tuple(key for key in self.tasks if key in tasks) for env_id, tasks in tasks_by_env.items()}
 
 
 def load_memory_config(path: str | Path, **changes: Any) -> MemoryTrainingConfig:
@@ -231,9 +231,9 @@ def make_memory_config(fields: Mapping[str, Any], source: str = "config") -> Mem
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(
+            names = ", ".join(
                 MemoryTrainingConfig.model_fields if len(first["loc"]) == 1 else ModelSettings.model_fields
             )
-            raise TrainingError(f"{source}: unknown field {place!r}. Fields: {known}") from error
+            raise TrainingError(f"{source}: unknown field {place!r}. Fields: {names}") from error
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise TrainingError(f"{source}: {place} {message}" if place else f"{source}: {message}") from error

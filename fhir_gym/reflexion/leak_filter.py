@@ -166,21 +166,21 @@ class InstanceData:
         """Add the names and ids in a resource, a Bundle or another JSON value."""
         waiting = [value]
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, list):
-                waiting += one
-            elif isinstance(one, dict):
-                self._add_object(one)
-                waiting += [child for child in one.values() if isinstance(child, dict | list)]
+            element = waiting.pop()
+            if isinstance(element, list):
+                waiting += element
+            elif isinstance(element, dict):
+                self._add_object(element)
+                waiting += [child for child in element.values() if isinstance(child, dict | list)]
 
     def add_text(self, text: str) -> None:
         """Add a resource or another JSON value as text, which may be cut off."""
         try:
             value, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
-            for family, given in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
+            for family, givens in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
                 self.add_value(family)
-                self._add_texts(re.findall(r'"([^"\\]{1,80})"', given))
+                self._add_texts(re.findall(r'"([^"\\]{1,80})"', givens))
             return
         self.add_resource(value)
 
@@ -203,17 +203,17 @@ class InstanceData:
 
     def _matches(self, text: str) -> list[tuple[int, int, bool]]:
         """Return the start, the end and whether it is an id, of each match in order."""
-        found: list[tuple[int, int, bool]] = []
-        found += [(m.start(), m.end(), True) for m in re.finditer(r"[\w][\w.-]*", text) if self.is_id(m[0].rstrip("."))]
+        spans: list[tuple[int, int, bool]] = []
+        spans += [(m.start(), m.end(), True) for m in re.finditer(r"[\w][\w.-]*", text) if self.is_id(m[0].rstrip("."))]
         words = list(_WORD.finditer(text))
         folded = [fold(match[0]) for match in words]
         at = 0
         while at < len(words):
             count = self._phrase_length(folded, at) or int(self._is_name(words[at], text))
             if count:
-                found.append((words[at].start(), words[at + count - 1].end(), False))
+                spans.append((words[at].start(), words[at + count - 1].end(), False))
             at += max(count, 1)
-        return _without_overlaps(found)
+        return _without_overlaps(spans)
 
     def _phrase_length(self, folded: list[str], at: int) -> int:
         longest = min(self._longest, len(folded) - at)
@@ -244,20 +244,20 @@ class InstanceData:
         else:
             self._words.add(folded)
 
-    def _add_object(self, one: Mapping[str, Any]) -> None:
-        if isinstance(one.get("id"), str):
-            self.add_id(one["id"])
-        reference = one.get("reference")
+    def _add_object(self, resource: Mapping[str, Any]) -> None:
+        if isinstance(resource.get("id"), str):
+            self.add_id(resource["id"])
+        reference = resource.get("reference")
         if isinstance(reference, str):
             self.add_id(reference.rpartition("/")[2])
-            self._add_texts(one.get("display"), person=reference.partition("/")[0] in _PEOPLE)
-        identifiers = one.get("identifier")
+            self._add_texts(resource.get("display"), person=reference.partition("/")[0] in _PEOPLE)
+        identifiers = resource.get("identifier")
         for identifier in identifiers if isinstance(identifiers, list) else [identifiers]:
             if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
                 self.add_id(identifier["value"])
-        person = "family" in one or "given" in one
+        person = "family" in resource or "given" in resource
         for key in _NAME_KEYS - (set() if person else {"text"}):
-            self._add_texts(one.get(key), person=person)
+            self._add_texts(resource.get(key), person=person)
 
     def _add_texts(self, value: Json, *, person: bool = True) -> None:
         for text in value if isinstance(value, list) else [value]:
@@ -265,9 +265,9 @@ class InstanceData:
                 self.add_value(text, person=person)
 
 
-def _without_overlaps(found: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+def _without_overlaps(spans: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
     kept: list[tuple[int, int, bool]] = []
-    for match in sorted(found, key=lambda one: (one[0], -one[1])):
+    for match in sorted(spans, key=lambda span: (span[0], -span[1])):
         if not kept or match[0] >= kept[-1][1]:
             kept.append(match)
     return kept
@@ -376,14 +376,16 @@ class LeakFilter:
 def _cleaned(text: str) -> str:
     """Return a text on one line, in normal form, and without invisible characters."""
     text = unicodedata.normalize("NFKC", text)
-    text = "".join(" " if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one for one in text)
-    text = "".join(one for one in text if unicodedata.category(one) not in ("Cf", "Cs", "Co", "Cn", "Mn", "Me"))
+    text = "".join(" " if unicodedata.category(character) in ("Cc", "Zl", "Zp") else character for character in text)
+    text = "".join(
+        character for character in text if unicodedata.category(character) not in ("Cf", "Cs", "Co", "Cn", "Mn", "Me")
+    )
     return " ".join(text.split())
 
 
 def _refusal_of_form(text: str) -> str | None:
     """Return why a text is refused whatever its meaning, or None."""
-    if any(one.isalpha() and not _is_latin(one) for one in text):
+    if any(character.isalpha() and not _is_latin(character) for character in text):
         return "another script"  # a letter of another alphabet can imitate a Latin letter
     if any(len(word) > _LONGEST_WORD for word in re.findall(r"[^\W_]+", text)):
         return "encoded text"

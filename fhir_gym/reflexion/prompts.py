@@ -89,8 +89,10 @@ def repair_message(problem: str) -> str:
 def lessons_text(reflections: Iterable[Reflection]) -> str:
     """Return reflections as the text that the agent reads at the end of its prompt in a later trial."""
     lines = [
-        f"- {one.text}" if one.kind == "macro" else f"- {one.operation} {one.resource_type}: {one.text}"
-        for one in reflections
+        f"- {reflection.text}"
+        if reflection.kind == "macro"
+        else f"- {reflection.operation} {reflection.resource_type}: {reflection.text}"
+        for reflection in reflections
     ]
     return "\n".join([LESSONS_HEADING, *lines])
 

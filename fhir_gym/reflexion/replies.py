@@ -77,11 +77,11 @@ class Lessons:
 
 def parse_critique(text: str) -> Critique | str:
     """Return the critique in an answer, or what is wrong with the answer."""
-    found = _object_with(text, ("execution_quality", "critique"))
-    if isinstance(found, str):
-        return found
+    reply = _object_with(text, ("execution_quality", "critique"))
+    if isinstance(reply, str):
+        return reply
     try:
-        return Critique.model_validate(found)
+        return Critique.model_validate(reply)
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -89,10 +89,10 @@ def parse_critique(text: str) -> Critique | str:
 
 def parse_lessons(text: str) -> Lessons | str:
     """Return the lessons in an answer, or what is wrong with the answer. A wrong entry is dropped, others are kept."""
-    found = _object_with(text, ("micro", "macro"))
-    if isinstance(found, str):
-        return found
-    micro, macro = found.get("micro") or [], found.get("macro") or []
+    reply = _object_with(text, ("micro", "macro"))
+    if isinstance(reply, str):
+        return reply
+    micro, macro = reply.get("micro") or [], reply.get("macro") or []
     if not isinstance(micro, list) or not isinstance(macro, list):
         return "micro and macro must be lists"
     result = Lessons()
@@ -129,7 +129,7 @@ def _is_text(value: Json) -> bool:
 def _object_with(text: str, keys: Iterable[str]) -> dict[str, Any] | str:
     """Return the last JSON object in a text that has one of the keys, or what is wrong."""
     decoder = json.JSONDecoder()
-    at, found = text.find("{"), None
+    at, longest = text.find("{"), None
     for _ in range(_MAX_TRIES):
         if at < 0:
             break
@@ -139,6 +139,6 @@ def _object_with(text: str, keys: Iterable[str]) -> dict[str, Any] | str:
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict) and any(key in value for key in keys):
-            found = value
+            longest = value
         at = text.find("{", end)
-    return found if found is not None else f"it contains no JSON object with {' and '.join(keys)}"
+    return longest if longest is not None else f"it contains no JSON object with {' and '.join(keys)}"

@@ -101,10 +101,10 @@ class Reviewer:
         async def review(rollout: Rollout) -> Review:
             nonlocal finished
             async with limit:
-                found = await self._review(rollout, evaluator, reflector)
+                outcome = await self._review(rollout, evaluator, reflector)
             finished += 1
             on_review(finished)
-            return found
+            return outcome
 
         try:
             results = await asyncio.gather(*map(review, rollouts), return_exceptions=True)
@@ -156,9 +156,9 @@ class Reviewer:
         """Return the reply to a request. An equal request is sent only once, also if it is running at the moment."""
         opening = Opening(protocol="text", messages=(), seed=role.seed)
         key = request_key(role.name, role.provider.model.request(messages, opening))
-        known = self.journal.find(key)
-        if known is not None:
-            return known
+        recorded = self.journal.find(key)
+        if recorded is not None:
+            return recorded
         if key not in self._running:
             request = asyncio.ensure_future(self._request(role, list(messages), opening, key))
             request.add_done_callback(lambda _: self._running.pop(key, None))

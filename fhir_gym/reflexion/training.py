@@ -85,8 +85,8 @@ class EpisodeFacts:
     def numbers(self, rollout: Rollout | None = None) -> frozenset[str]:
         """Return the numbers in the prompt's values, in the answer and in the expected results."""
         texts = [*self.values.values(), *(_texts(_outcome(rollout)) if rollout is not None else ())]
-        found = {number for text in texts for number in _NUMBER.findall(text)}
-        return frozenset(number for number in found if "." in number or int(number) >= _SMALLEST)
+        numbers = {number for text in texts for number in _NUMBER.findall(text)}
+        return frozenset(number for number in numbers if "." in number or int(number) >= _SMALLEST)
 
 
 def people_of(world: World) -> InstanceData:
@@ -143,7 +143,7 @@ def _texts(value: Json) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [text for one in value for text in _texts(one)]
+        return [text for element in value for text in _texts(element)]
     if isinstance(value, bool) or value is None:
         return []
     return [str(value)]
@@ -259,15 +259,15 @@ def train_memory(
     actor = require_agent(agent) if agent is not None else config.make_agent()
     identity = config.identity() | {
         "player": {"name": actor.name, "settings": dict(actor.settings)},
-        "episodes": [[one.env_id, one.task, one.variation, one.phrasing] for one in chosen],
+        "episodes": [[episode.env_id, episode.task, episode.variation, episode.phrasing] for episode in chosen],
     }
     with TrainingFolder(Path(out), identity) as folder, ExitStack() as stack:
-        known = folder.finished()
-        if known is not None:
-            return known
+        finished = folder.finished()
+        if finished is not None:
+            return finished
         embedder = config.make_embedder()
         embedder.record()  # fails at once if the embedder cannot be used
-        env_ids = tuple(dict.fromkeys(one.env_id for one in chosen))
+        env_ids = tuple(dict.fromkeys(episode.env_id for episode in chosen))
         opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}
         tracker = BudgetTracker(Budget(tokens=config.tokens), budget, sum(folder.usage().values(), Usage()))
         budgets = {role: BudgetTracker(Budget(prices=(prices or {}).get(role)), tracker) for role in ROLES}
@@ -285,20 +285,20 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
         TrainingError: There is no episode, or a variation has two phrasings.
         UnknownNameError: A task does not exist.
     """
-    found: dict[VariationName, TrainingEpisode] = {}
+    episodes_by_name: dict[VariationName, TrainingEpisode] = {}
     for env_id, task, variation, phrasing in episodes:
         find_task(task_set(env_id), task)
         EpisodeConfig(env_id, split="train").require_variations([variation])
-        one = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
-        if found.setdefault(_name(one), one) != one:
+        episode = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
+        if episodes_by_name.setdefault(_name(episode), episode) != episode:
             raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")
-    if not found:
+    if not episodes_by_name:
         raise TrainingError("there are no training episodes")
-    return list(found.values())
+    return list(episodes_by_name.values())
 
 
-def _name(one: TrainingEpisode) -> VariationName:
-    return VariationName(one.env_id, one.task, one.variation)
+def _name(episode: TrainingEpisode) -> VariationName:
+    return VariationName(episode.env_id, episode.task, episode.variation)
 
 
 @dataclass
@@ -323,7 +323,8 @@ class _Training:
         """Play, review and reflect all trials."""
         config = self.config
         facts = {
-            _name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes
+            _name(episode): EpisodeFacts.of(*_name(episode), episode.phrasing, self.worlds[episode.env_id])
+            for episode in self.episodes
         }
         self._people = {env_id: people_of(world) for env_id, world in self.worlds.items()}
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
@@ -335,26 +336,28 @@ class _Training:
                 break
             rollouts = self._play(trial, left)
             reviews = run_coroutine(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
-            for one, rollout, review in zip(left, rollouts, reviews, strict=True):
-                found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
-                self._lessons.setdefault(_name(one), []).extend(found)
-            left = [one for one, rollout in zip(left, rollouts, strict=True) if not rollout.success]
+            for episode, rollout, review in zip(left, rollouts, reviews, strict=True):
+                reflections = self._reflections(episode, trial, rollout, review, facts[_name(episode)], leak_filter)
+                self._lessons.setdefault(_name(episode), []).extend(reflections)
+            left = [episode for episode, rollout in zip(left, rollouts, strict=True) if not rollout.success]
         # In the order of the episodes, so that the reflections of a task stand together.
-        written = [reflection for one in self.episodes for reflection in self._lessons.get(_name(one), ())]
+        written = [reflection for episode in self.episodes for reflection in self._lessons.get(_name(episode), ())]
         return self._memory(written, embedder)
 
-    def _facts(self, one: TrainingEpisode) -> EpisodeFacts:
-        return EpisodeFacts.of(one.env_id, one.task, one.variation, one.phrasing, self.worlds[one.env_id])
+    def _facts(self, episode: TrainingEpisode) -> EpisodeFacts:
+        return EpisodeFacts.of(
+            episode.env_id, episode.task, episode.variation, episode.phrasing, self.worlds[episode.env_id]
+        )
 
     def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         """Return the rollouts of a trial in the order of the episodes."""
-        lessons = {name: lessons_text(found) for name, found in self._lessons.items() if found}
+        lessons = {name: lessons_text(reflections) for name, reflections in self._lessons.items() if reflections}
         agent = with_lessons(self.agent, lessons) if trial > 1 else self.agent
         path = self.folder.rollout_file(trial)
         self._done = 0
         with RolloutWriter(path) as writer:
             for env_id, world in self.worlds.items():
-                ours = [one for one in episodes if one.env_id == env_id]
+                ours = [episode for episode in episodes if episode.env_id == env_id]
                 if not ours:
                     continue
                 running = run_plan(
@@ -371,22 +374,28 @@ class _Training:
         return self._in_order(trial, episodes)
 
     def _plan(self, trial: int, env_id: str, episodes: Sequence[TrainingEpisode], world: World) -> RunPlan:
-        keys = list(dict.fromkeys(one.task for one in episodes))
-        given = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
-        phrasings = {(one.task, one.variation): one.phrasing for one in episodes if one.phrasing is not None}
-        specs = tuple(EpisodeSpec(one.task, one.variation, trial - 1) for one in episodes)
-        return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
+        keys = list(dict.fromkeys(episode.task for episode in episodes))
+        episodes_plan = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
+        phrasings = {
+            (episode.task, episode.variation): episode.phrasing for episode in episodes if episode.phrasing is not None
+        }
+        specs = tuple(EpisodeSpec(episode.task, episode.variation, trial - 1) for episode in episodes)
+        return RunPlan(episodes_plan.config, specs, self.config.seed, named=True, phrasings=phrasings)
 
     def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
-        found: dict[VariationName, Rollout] = {}
+        rollouts_by_name: dict[VariationName, Rollout] = {}
         for rollout in self.folder.rollouts(trial):
             name = VariationName(rollout.env_id, rollout.task.key, rollout.task.variation)
-            if name not in found or not found[name].graded:
-                found[name] = rollout
-        missing = [one for one in episodes if _name(one) not in found]
-        failed = [one for one in episodes if _name(one) in found and not found[_name(one)].graded]
+            if name not in rollouts_by_name or not rollouts_by_name[name].graded:
+                rollouts_by_name[name] = rollout
+        missing = [episode for episode in episodes if _name(episode) not in rollouts_by_name]
+        failed = [
+            episode
+            for episode in episodes
+            if _name(episode) in rollouts_by_name and not rollouts_by_name[_name(episode)].graded
+        ]
         if failed:
-            error = found[_name(failed[0])].error
+            error = rollouts_by_name[_name(failed[0])].error
             raise InfraError(
                 f"{len(failed)} training episodes have no verdict, the first one because of: {error}. "
                 "The others are kept: run the training again to continue"
@@ -394,14 +403,14 @@ class _Training:
         if missing:
             require_budget(self.tracker)
             raise TrainingError(f"{len(missing)} training episodes were not played")
-        return [found[_name(one)] for one in episodes]
+        return [rollouts_by_name[_name(episode)] for episode in episodes]
 
     def _on_review(self, trial: int, total: int) -> Callable[[int], None]:
         return lambda done: self.progress(done, total, f"trial {trial}: reviews")
 
     def _reflections(
         self,
-        one: TrainingEpisode,
+        episode: TrainingEpisode,
         trial: int,
         rollout: Rollout,
         review: Review,
@@ -416,17 +425,17 @@ class _Training:
             return []
         self.counts.update(f"dropped: {reason}" for reason in review.lessons.dropped)
         own, numbers = facts.names_and_ids(rollout), facts.numbers(rollout)
-        own.update(self._people[one.env_id])
+        own.update(self._people[episode.env_id])
         source = Provenance(
-            env_id=one.env_id,
-            task=one.task,
-            variation=one.variation,
+            env_id=episode.env_id,
+            task=episode.task,
+            variation=episode.variation,
             phrasing=rollout.task.phrasing,
             trial=trial,
             success=bool(rollout.success),
         )
         situation = leak_filter.apply(facts.request, own, numbers, MAX_SITUATION)
-        found: list[Reflection] = []
+        reflections: list[Reflection] = []
         for lesson in review.lessons.lessons:
             filtered = leak_filter.apply(lesson.text, own, numbers)
             refusal = filtered.refusal
@@ -438,12 +447,12 @@ class _Training:
             self.counts.update(placeholders=filtered.replaced)
             common = {"text": filtered.text, "source": source}
             if lesson.resource_type is None:
-                found.append(Reflection(kind="macro", situation=situation.text, **common))
+                reflections.append(Reflection(kind="macro", situation=situation.text, **common))
             else:
-                found.append(
+                reflections.append(
                     Reflection(kind="micro", resource_type=lesson.resource_type, operation=lesson.operation, **common)
                 )
-        return found
+        return reflections
 
     def _memory(self, written: Sequence[Reflection], embedder: Embedder) -> Memory:
         kept = Deduplicator(embedder, self.config.similarity).merge(written)

@@ -80,12 +80,12 @@ def request_key(role: str, request: Mapping[str, Any]) -> str:
 
 def journal_usage(path: Path) -> dict[str, Usage]:
     """Return the tokens of the replies in a journal by role. The file may be missing, or be written at the moment."""
-    found: dict[str, Usage] = {}
+    usage_by_role: dict[str, Usage] = {}
     for number, line in enumerate(_complete_lines(path, repair=False), start=1):
         entry, completion = _parsed(line, f"{path}:{number}")
         if completion.usage:
-            found[entry["role"]] = found.get(entry["role"], Usage()) + completion.usage
-    return found
+            usage_by_role[entry["role"]] = usage_by_role.get(entry["role"], Usage()) + completion.usage
+    return usage_by_role
 
 
 def _parsed(line: bytes, where: str) -> tuple[dict[str, Any], Completion]:
@@ -190,10 +190,10 @@ class TrainingFolder:
             write_file(file, json.dumps(self.identity, indent=2) + "\n", TrainingError)
             return
         try:
-            known = json.loads(file.read_text("utf-8"))
+            recorded = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise TrainingError(f"{file} cannot be read: {error}") from error
-        if known != self.identity:
+        if recorded != self.identity:
             raise TrainingError(
                 f"{self.path} holds the work of a training with other settings: choose another memory file, "
                 "or delete this folder"
@@ -226,5 +226,5 @@ def folder_usage(folder: Path) -> dict[str, Usage]:
         for line in path.read_bytes().splitlines(keepends=True):
             usage = json.loads(line).get("usage") if line.endswith(b"\n") else None
             total += Usage.model_validate(usage) if usage else Usage()
-    known = journal_usage(folder / "replies.jsonl")
-    return {role: known.get(role, Usage()) for role in ROLES} | {"agent": total}
+    journalled = journal_usage(folder / "replies.jsonl")
+    return {role: journalled.get(role, Usage()) for role in ROLES} | {"agent": total}

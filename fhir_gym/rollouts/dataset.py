@@ -70,8 +70,8 @@ class Selection:
 
     def refusal(self, rollout: Rollout) -> str | None:
         """Return why a rollout is not selected, or None for a selected rollout. `export` finds duplicates itself."""
-        wanted = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
-        if wanted is not None and rollout.task.key not in wanted:
+        keys = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
+        if keys is not None and rollout.task.key not in keys:
             return "other task"
         if not rollout.graded:
             return "not graded"
@@ -409,7 +409,9 @@ def _card(format: Format, splits: Counter[str], origins: Mapping[str, Counter[st
         "dataset_info": {"config_name": "default", "features": columns},
     }
     names = {"env_id": "Environments", "agent": "Agents"}
-    listed = [f"- {names[name]}: {', '.join(map(markdown_text, sorted(found)))}" for name, found in origins.items()]
+    listed = [
+        f"- {names[name]}: {', '.join(map(markdown_text, sorted(versions)))}" for name, versions in origins.items()
+    ]
     lines = [
         "---",
         *(f"{name}: {json.dumps(value)}" for name, value in settings.items()),  # JSON is YAML

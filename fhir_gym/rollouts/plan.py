@@ -84,6 +84,7 @@ class RunPlan:
             rollout.env_id == config.env_id
             and rollout.seed == self.seed_of(EpisodeSpec(task.key, task.variation, rollout.repeat))
             and (rollout.grading, rollout.reward_rule) == (config.grading, config.reward)
+            and rollout.observations == config.observations
             and rollout.max_steps == (config.step_limit if own is None else config.step_limit_of(own))
             and self.config_of(task.key, task.variation).phrasing in (None, task.phrasing)
             and rollout.world.hash == world.manifest.content_hash
@@ -116,7 +117,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     Raises:
         FhirGymError: The text has another form.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
@@ -126,8 +127,8 @@ def parse_numbers(text: str) -> tuple[int, ...]:
             raise FhirGymError(f"variations {part.strip()!r}: the second number must be the larger one")
         if last - first > _MAX_RANGE:
             raise FhirGymError(f"variations {part.strip()!r} are more than {_MAX_RANGE:,}")
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def plan(
@@ -148,8 +149,8 @@ def plan(
         variations = config.variations[:10]
     elif isinstance(variations, str):
         variations = parse_numbers(variations)
-    wanted = config.require_variations(variations if isinstance(variations, Iterable) else (variations,))
+    numbers = config.require_variations(variations if isinstance(variations, Iterable) else (variations,))
     require_whole("repeats", repeats, 1)
     require_whole("seed", seed)
-    episodes = tuple(EpisodeSpec(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
+    episodes = tuple(EpisodeSpec(key, k, repeat) for key in keys for k in numbers for repeat in range(repeats))
     return RunPlan(config, episodes, seed, named=tasks is not None or config.task_file is not None).without(skip)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.agents.dropping_window import short_form
+from fhir_gym.observations import Observations
 from fhir_gym.tasks import Task, Variation, Verdict, get_pack
 from fhir_gym.types import Json, Phrasing
 
@@ -200,6 +201,7 @@ class Rollout(_Record):
         grading: The grading that decided success.
         reward_rule: The reward rule.
         max_steps: The step limit.
+        observations: The form of the observations.
         prompt: The prompt.
         action_format: The rest of the first observation, after the prompt.
         opening: Start of the conversation with the agent's model; None without a model.
@@ -227,6 +229,7 @@ class Rollout(_Record):
     grading: str
     reward_rule: str
     max_steps: int
+    observations: Observations = "http"
     prompt: str
     action_format: str
     opening: Opening | None = None

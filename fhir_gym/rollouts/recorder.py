@@ -183,6 +183,7 @@ class EpisodeRecorder:
             grading=config.grading,
             reward_rule=config.reward,
             max_steps=config.step_limit_of(task),
+            observations=config.observations,
             prompt=variation.prompt,
             action_format=self._action_format,
             opening=self.opening,

@@ -199,7 +199,7 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
     """
     if not path.is_file():
         return {}
-    found: dict[bytes, bytes] = {}
+    known_episodes: dict[bytes, bytes] = {}
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n") or _is_json(line):
@@ -209,10 +209,10 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
                         episode, record = _digests(data)
                     except (KeyError, TypeError) as error:
                         raise RecordError(f"{path}:{number}: not a rollout: it lacks {error}") from error
-                    found.setdefault(episode, record)
+                    known_episodes.setdefault(episode, record)
             else:
                 _require_rollout_prefix(line, number, path)
-    return found
+    return known_episodes
 
 
 def _require_rollout_prefix(line: bytes, number: int, path: Path) -> None:
@@ -221,18 +221,18 @@ def _require_rollout_prefix(line: bytes, number: int, path: Path) -> None:
         raise RecordError(f"{path} contains data other than rollouts")
 
 
-def _is_known(line: bytes, known: Mapping[bytes, bytes], path: Path) -> bool:
+def _is_known(line: bytes, lines_by_key: Mapping[bytes, bytes], path: Path) -> bool:
     """Whether a file already contains this record."""
     data = json.loads(line)
     episode, record = _digests(data)
-    if known.get(episode, record) != record:
+    if lines_by_key.get(episode, record) != record:
         task = data["task"]
         raise RecordError(
             f"{path} already holds task {task['key']}, variation {task['variation']}, repeat {data['repeat']} by "
             f"{data['agent']['name']}, with other actions or another result: use run(..., resume=path) to skip it, "
             "write_rollouts(..., overwrite=True) to replace the file, or another file"
         )
-    return episode in known
+    return episode in lines_by_key
 
 
 def _digests(data: Mapping[str, Json]) -> tuple[bytes, bytes]:

@@ -87,7 +87,7 @@ def replay(rollout: Rollout, world: World) -> Timeline:
     name = f"{rollout.env_id}, task {rollout.task.key}, variation {rollout.task.variation}"
     if world.manifest.content_hash != rollout.world.hash:
         raise RecordError(f"{name}: the episode was recorded in another world than {world.manifest.name}")
-    grading = next((one for one in GRADINGS if one == rollout.grading), None)
+    grading = next((grading for grading in GRADINGS if grading == rollout.grading), None)
     if grading is None:
         raise RecordError(f"{name}: this version of fhir_gym has no grading {rollout.grading!r}")
     with Episode(
@@ -98,6 +98,7 @@ def replay(rollout: Rollout, world: World) -> Timeline:
         grading=grading,
         world=world,
         max_steps=rollout.max_steps,
+        observations=rollout.observations,
         base_url=base_url_of(rollout),
     ) as episode:
         episode.start()
@@ -120,8 +121,8 @@ def replay(rollout: Rollout, world: World) -> Timeline:
 
 def base_url_of(rollout: Rollout) -> str:
     """Return the server's base URL that the agent was told."""
-    found = _BASE_URL.search(rollout.action_format)
-    return found[0].rstrip(".,;/") if found else DEFAULT_BASE_URL
+    match = _BASE_URL.search(rollout.action_format)
+    return match[0].rstrip(".,;/") if match else DEFAULT_BASE_URL
 
 
 def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
@@ -136,9 +137,9 @@ def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
     return step.done, ReplayedTurn(
         observation=step.observation,
         request=request,
-        changes=tuple(one for one in changes if (one.resource_type, one.id) not in others),
+        changes=tuple(change for change in changes if (change.resource_type, change.id) not in others),
         events=tuple(map(_timed_entry, events)),
-        other_changes=tuple(one for one in changes if (one.resource_type, one.id) in others),
+        other_changes=tuple(change for change in changes if (change.resource_type, change.id) in others),
     )
 
 
@@ -154,13 +155,13 @@ def _timeline(episode: Episode) -> tuple[TimedRequest, ...]:
 
 
 def _written(logged: Iterable[LoggedRequest]) -> Iterator[tuple[str, str]]:
-    return ((done.resource_type, done.id) for one in logged for done in one.response.done if done.effect)
+    return ((done.resource_type, done.id) for request in logged for done in request.response.done if done.effect)
 
 
 def _entries(episode: Episode) -> Iterator[TimelineEntry]:
     if episode.simulation is None:
-        for one in episode.requests:
-            yield TimelineEntry("", "agent", _line(one), _result(one))
+        for request in episode.requests:
+            yield TimelineEntry("", "agent", _line(request), _result(request))
         return
     yield from map(_timed_entry, episode.simulation.timeline)
 
@@ -172,26 +173,28 @@ def _timed_entry(timed: TimedRequest) -> TimelineEntry:
     return TimelineEntry(time, "agent", _line(timed.logged), _result(timed.logged))
 
 
-def _line(one: LoggedRequest) -> str:
-    query = f"?{one.request.query}" if one.request.query else ""
-    return f"{one.request.method} /{one.request.path.lstrip('/')}{query}"
+def _line(request: LoggedRequest) -> str:
+    query = f"?{request.request.query}" if request.request.query else ""
+    return f"{request.request.method} /{request.request.path.lstrip('/')}{query}"
 
 
-def _result(one: LoggedRequest) -> str:
+def _result(request: LoggedRequest) -> str:
     """Return the status of a response, and what the server did."""
-    effects = [f"{done.effect} {done.resource_type}/{done.id}" for done in one.response.done if done.effect]
-    return ", ".join([str(one.response.status), *effects])
+    effects = [f"{done.effect} {done.resource_type}/{done.id}" for done in request.response.done if done.effect]
+    return ", ".join([str(request.response.status), *effects])
 
 
-def _said(one: LoggedRequest) -> str:
+def _said(request: LoggedRequest) -> str:
     """Return what a Task or an answer says; for other resources, the result of the request."""
     try:
-        found: Resource = one.response.json() if one.response.body else {}
+        resource: Resource = request.response.json() if request.response.body else {}
     except ValueError:
-        found = {}
-    if found.get("resourceType") == "Task":
-        until = found.get("restriction", {}).get("period", {}).get("end", "")
-        return f"{found.get('status')}, {found.get('priority')}, until {until[11:16]}: {found.get('description')}"
-    if found.get("resourceType") == "Communication":
-        return str(found["payload"][0]["contentString"])
-    return _result(one)
+        resource = {}
+    if resource.get("resourceType") == "Task":
+        until = resource.get("restriction", {}).get("period", {}).get("end", "")
+        return (
+            f"{resource.get('status')}, {resource.get('priority')}, until {until[11:16]}: {resource.get('description')}"
+        )
+    if resource.get("resourceType") == "Communication":
+        return str(resource["payload"][0]["contentString"])
+    return _result(request)

@@ -107,19 +107,19 @@ class _Maker:
     def contrary(self, kind: str, body: Resource, *, new: bool) -> Iterator[Addition]:
         """Yield additions that change the meaning of a record."""
         for place, content, part, path in _parts(kind, body):
-            known = elements_of(content)
+            elements = elements_of(content)
             added: dict[str, list[Json]] = {}
-            for name, element in known.items():
+            for name, element in elements.items():
                 if name not in part and f"{path}{name}" not in self._asked and not _excluded(element, part):
                     if name == "minutesDuration" and "end" not in part:
                         continue  # without an end time, any duration is right
                     added[name] = [*self._against(content, element, closed=new and content in BY_RECORD)]
-            if "modifierExtension" in known:
+            if "modifierExtension" in elements:
                 added["modifierExtension"] = [[_UNKNOWN]]
             if content == "Reference" and "identifier" not in part:
                 added["identifier"] = [{"use": "old", "system": "urn:example:ids", "value": "77"}]
             if not place:
-                added |= {name: [self._annulling(known[name])] for name in self._remarks if name not in part}
+                added |= {name: [self._annulling(elements[name])] for name in self._remarks if name not in part}
                 added["implicitRules"] = ["urn:example:rules"]
             for name, values in added.items():
                 for value in values:
@@ -212,7 +212,7 @@ def _other_than(rule: tuple[str | bool | int, ...], element: Element) -> Iterato
     elif element.type in ("CodeableConcept", "Coding"):
         yield _SAMPLES[element.type]
     elif element.binding is not None:
-        yield from sorted(codes(element.binding) - {str(one) for one in rule})
+        yield from sorted(codes(element.binding) - {str(value) for value in rule})
     else:
         yield 7
 
@@ -228,9 +228,13 @@ def _sample(element: Element) -> Json:
     if element.type in _TEXTS:
         return "For information"
     if element.type in ("BackboneElement", "Element"):
-        below = [one for name, one in elements_of(element.content).items() if name not in ("id", "extension", *_ALWAYS)]
-        chosen = [one for one in below if one.required] or below[:1]
-        return {one.name: _listed(one, _sample(one)) for one in chosen if one.choice is None or one is chosen[0]}
+        below = [
+            child for name, child in elements_of(element.content).items() if name not in ("id", "extension", *_ALWAYS)
+        ]
+        chosen = [child for child in below if child.required] or below[:1]
+        return {
+            child.name: _listed(child, _sample(child)) for child in chosen if child.choice is None or child is chosen[0]
+        }
     return "urn:example:value"
 
 

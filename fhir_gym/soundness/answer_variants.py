@@ -90,7 +90,7 @@ def made_up_values(resource_type: str, path: Path, value: Json) -> list[Json]:
     """
     if _is_reference(path, value):
         return []
-    return [one for one in mutated(_element(resource_type, path), value) if one != value]
+    return [mutant for mutant in mutated(_element(resource_type, path), value) if mutant != value]
 
 
 def neighbour_values(
@@ -107,8 +107,10 @@ def neighbour_values(
     if _is_reference(path, value):
         target, _, id = str(value).rpartition("/")
         return [f"{target}/{other}" for other in ids.get(target, ()) if other != id]
-    wrong = [found for one in neighbours for found in values_at(one, path) if found != value]
-    return [one for n, one in enumerate(wrong) if one not in wrong[:n]]
+    wrong = [
+        other_value for neighbour in neighbours for other_value in values_at(neighbour, path) if other_value != value
+    ]
+    return [wrong_value for n, wrong_value in enumerate(wrong) if wrong_value not in wrong[:n]]
 
 
 def _is_reference(path: Path, value: Json) -> bool:

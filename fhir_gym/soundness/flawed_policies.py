@@ -72,15 +72,15 @@ def always_create(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
     """
     for kind in task.required_resources:
         yield Policy("always create", f"a bare {kind}", _creating(kind, {"resourceType": kind}))
-        for one in gold.others_of_type(kind)[:3]:
-            copy = {name: value for name, value in one.items() if name not in ("id", "meta")}
-            yield Policy("always create", f"a copy of {kind}/{one['id']}", _creating(kind, copy))
+        for resource in gold.others_of_type(kind)[:3]:
+            copy = {name: value for name, value in resource.items() if name not in ("id", "meta")}
+            yield Policy("always create", f"a copy of {kind}/{resource['id']}", _creating(kind, copy))
 
 
 def _creating(kind: str, body: Json) -> Any:
     def play(fhir: LatestResponse) -> Gold:
-        made = yield Post(f"/{kind}", body)
-        yield Finish([made["id"]] if isinstance(made, dict) and "id" in made else [])
+        created = yield Post(f"/{kind}", body)
+        yield Finish([created["id"]] if isinstance(created, dict) and "id" in created else [])
 
     return play
 
@@ -224,9 +224,9 @@ def _no_paging(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator
 
 def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
     """Yield policies that do not search by status and treat every record as if its status were right."""
-    wanted = _right_statuses(gold)
+    right = _right_statuses(gold)
     asked = any(name in _BY_STATUS for step in gold.steps for name in _names(step.action))
-    if not asked and all(_with_status(one, wanted) == one for step in gold.steps for one in entries(step.answer)):
+    if not asked and all(_with_status(entry, right) == entry for step in gold.steps for entry in entries(step.answer)):
         return
 
     def change(number: int, action: Action) -> Action:
@@ -236,7 +236,7 @@ def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> It
         bundle = _searched(action, response)
         if bundle is None:
             return response
-        seen = [{**entry, "resource": _with_status(entry["resource"], wanted)} for entry in bundle.get("entry", [])]
+        seen = [{**entry, "resource": _with_status(entry["resource"], right)} for entry in bundle.get("entry", [])]
         return Response(response.status, response.headers, orjson.dumps({**bundle, "entry": seen}))
 
     yield Policy("status ignored", "whatever the status", _modified_solution(task, params, change, see))
@@ -247,20 +247,20 @@ def _right_statuses(gold: GoldRecording) -> Mapping[str, Mapping[str, Json]]:
 
     That is the status of the records that the solution uses. For other types, it is the most common status.
     """
-    found = [one for step in gold.steps for one in entries(step.answer)]
-    wanted: dict[str, Mapping[str, Json]] = {}
-    for kind in dict.fromkeys(one["resourceType"] for one in found):
-        usual = Counter(orjson.dumps(_status(one)) for one in found if one["resourceType"] == kind)
-        wanted[kind] = orjson.loads(usual.most_common(1)[0][0])
-    return wanted | {one["resourceType"]: _status(one) for one in _targets(gold)}
+    resources = [entry for step in gold.steps for entry in entries(step.answer)]
+    right: dict[str, Mapping[str, Json]] = {}
+    for kind in dict.fromkeys(entry["resourceType"] for entry in resources):
+        usual = Counter(orjson.dumps(_status(entry)) for entry in resources if entry["resourceType"] == kind)
+        right[kind] = orjson.loads(usual.most_common(1)[0][0])
+    return right | {target["resourceType"]: _status(target) for target in _targets(gold)}
 
 
 def _status(resource: Resource) -> dict[str, Json]:
     return {name: resource[name] for name in _STATUSES if name in resource}
 
 
-def _with_status(resource: Resource, wanted: Mapping[str, Mapping[str, Json]]) -> Resource:
-    return {**resource, **wanted.get(resource["resourceType"], {})}
+def _with_status(resource: Resource, right: Mapping[str, Mapping[str, Json]]) -> Resource:
+    return {**resource, **right.get(resource["resourceType"], {})}
 
 
 def _names(action: Action) -> list[str]:
@@ -273,9 +273,9 @@ def _conditions(action: Action) -> list[str]:
     return [name for name in _names(action) if not name.startswith("_")]
 
 
-def _keeping(action: Action, wanted: Callable[[str], bool]) -> Action:
+def _keeping(action: Action, keeps: Callable[[str], bool]) -> Action:
     path, mark, query = action.url.partition("?")
-    return Get(path, [(name, value) for name, value in parse_qsl(query) if wanted(name)]) if mark else action
+    return Get(path, [(name, value) for name, value in parse_qsl(query) if keeps(name)]) if mark else action
 
 
 def _first_entry(number: int, action: Action, response: Response) -> Response:
@@ -299,7 +299,9 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
     for target in _targets(gold):
         kind, id = target["resourceType"], target["id"]
         good = task.alternatives(params)
-        others_of_type = [one for one in gold.others_of_type(kind, but=id) if f"{kind}/{one['id']}" not in good]
+        others_of_type = [
+            resource for resource in gold.others_of_type(kind, but=id) if f"{kind}/{resource['id']}" not in good
+        ]
         for decoy in others_of_type[:_MOST_DECOYS]:
 
             def change(number: int, action: Action, target: Resource = target, decoy: Resource = decoy) -> Action:
@@ -325,12 +327,12 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
 def _targets(gold: GoldRecording) -> list[Resource]:
     """Seeded resources whose ids occur in the reference solution, a few of each type."""
     texts = [step.action.text() for step in gold.steps] + [Finish(gold.answer).text()]
-    known = {id for text in texts for id in _ID.findall(text)}
-    found: dict[str, list[Resource]] = {}
-    for one in gold.setup:
-        if one["id"] in known:
-            found.setdefault(one["resourceType"], []).append(one)
-    return [one for some in found.values() for one in some[:_MOST_TARGETS]]
+    ids = {id for text in texts for id in _ID.findall(text)}
+    by_type: dict[str, list[Resource]] = {}
+    for resource in gold.setup:
+        if resource["id"] in ids:
+            by_type.setdefault(resource["resourceType"], []).append(resource)
+    return [resource for some in by_type.values() for resource in some[:_MOST_TARGETS]]
 
 
 def _applied(body: Resource, target: Resource, decoy: Resource) -> Action:
@@ -442,8 +444,8 @@ def _writing_beside_a_look(gold: GoldRecording) -> Iterator[Policy]:
             if number and not open_tasks:
                 idle.append(number)
             entries = step.answer.get("entry", []) if isinstance(step.answer, dict) else []
-            tasks = [one["resource"] for one in entries if one["resource"]["resourceType"] == "Task"]
-            open_tasks = {one["id"] for one in tasks if one["status"] in _OPEN}
+            tasks = [entry["resource"] for entry in entries if entry["resource"]["resourceType"] == "Task"]
+            open_tasks = {task["id"] for task in tasks if task["status"] in _OPEN}
         elif _updates_task(step.action) and not step.refused and step.body["status"] not in _OPEN:
             open_tasks.discard(step.body["id"])
     for number in idle[:1] if len(idle) > 1 else ():

@@ -79,9 +79,9 @@ def similar_records(task: Task[Any], variation: Variation, counterfactual: Resou
     siblings = sorted(name for name in task.siblings(variation.params) if name.startswith(f"{kind}/"))
     if siblings:
         return siblings
-    similar = [one for one in variation.setup or _records_of(world, kind) if one["resourceType"] == kind]
+    similar = [record for record in variation.setup or _records_of(world, kind) if record["resourceType"] == kind]
     for name in _LIKE:
-        alike = [one for one in similar if one.get(name) == counterfactual.get(name)]
+        alike = [record for record in similar if record.get(name) == counterfactual.get(name)]
         similar = alike if len(alike) >= _FEWEST else similar
     return [*map(reference_of, _nearest(similar, counterfactual))]
 
@@ -96,9 +96,9 @@ def _nearest(similar: Sequence[Resource], counterfactual: Resource) -> Sequence[
     moment = _date_of(counterfactual)
     if moment is None:
         return similar
-    dated = [(abs(date - moment), reference_of(one)) for one in similar if (date := _date_of(one))]
+    dated = [(abs(date - moment), reference_of(resource)) for resource in similar if (date := _date_of(resource))]
     kept = {name for _, name in sorted(dated)[:_NEAREST]}
-    return [one for one in similar if reference_of(one) in kept] if kept else similar
+    return [resource for resource in similar if reference_of(resource) in kept] if kept else similar
 
 
 def _date_of(record: Resource) -> datetime | None:
@@ -161,17 +161,17 @@ class TaskLooks:
     @property
     def leaks(self) -> tuple[LookShares, ...]:
         """The looks that show counterfactuals more often than similar records."""
-        return tuple(one for one in self.looks if one.excess > 0)
+        return tuple(look for look in self.looks if look.excess > 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON output."""
-        return asdict(self) | {"leaks": [one.look for one in self.leaks]}
+        return asdict(self) | {"leaks": [leak.look for leak in self.leaks]}
 
     def row(self) -> tuple[str, ...]:
         """Return the values of `columns`; ``wins`` is that of the look that wins most often."""
         if not self.looks:
             return (self.env, self.task, "0", "", "", "", "", "", "0")
-        worst, most = self.looks[0], max(one.wins for one in self.looks)
+        worst, most = self.looks[0], max(look.wins for look in self.looks)
         shares = (f"{share:.0%}" for share in (worst.counterfactual, worst.similar, most))
         counts = (str(worst.variations), str(len(self.looks)))
         return (self.env, self.task, *counts, worst.look, *shares, str(len(self.leaks)))
@@ -215,20 +215,20 @@ def measure_looks(world: World, task: Task[Any], numbers: Sequence[int]) -> Task
     for number in numbers:
         variation = task.variation(number, world)
         supposed = [*variation.placed(world, task.counterfactual(variation.params, world)).values()]
-        similar = {reference_of(one): similar_records(task, variation, one, world) for one in supposed}
-        supposed = [one for one in supposed if similar[reference_of(one)]]
+        similar = {reference_of(record): similar_records(task, variation, record, world) for record in supposed}
+        supposed = [record for record in supposed if similar[reference_of(record)]]
         if supposed:
             with PolicyRunner(task, variation, world) as runner:
                 gold = runner.gold().actions if task.requires_evidence(variation.params) else ()
                 for look, shown, alike in _shown(runner, supposed, similar):
                     shares[look].append((shown, alike, bool(shown and gold) and _wins(runner, look, gold)))
                 values.append(_values(runner, supposed, similar))
-    found = [_summary(look, rows) for look, rows in shares.items()]
+    summaries = [_summary(look, rows) for look, rows in shares.items()]
     common = Counter(value for own, _ in values for value in own)
     for value in sorted(value for value, count in common.items() if count > 1):
-        found.append(_summary(value, [(own.get(value, 0.0), alike.get(value, 0.0), 0.0) for own, alike in values]))
-    found.sort(key=lambda one: (-one.excess, one.look))
-    return TaskLooks(task.pack, task.key, tuple(found))
+        summaries.append(_summary(value, [(own.get(value, 0.0), alike.get(value, 0.0), 0.0) for own, alike in values]))
+    summaries.sort(key=lambda shares: (-shares.excess, shares.look))
+    return TaskLooks(task.pack, task.key, tuple(summaries))
 
 
 def _shown(
@@ -264,20 +264,20 @@ def _values(
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Return the values that counterfactuals have, and those of similar records, each with its share."""
     now = runner.world.now
-    stored = {reference_of(one): one for one in (*runner.variation.setup, *_residents(runner, supposed))}
+    stored = {reference_of(resident): resident for resident in (*runner.variation.setup, *_residents(runner, supposed))}
     own, alike = defaultdict[str, float](float), defaultdict[str, float](float)
-    for one in supposed:
-        names = similar[reference_of(one)]
-        for value in {*_leaves(one["resourceType"], one, now)}:
+    for resource in supposed:
+        names = similar[reference_of(resource)]
+        for value in {*_leaves(resource["resourceType"], resource, now)}:
             own[value] += 1 / len(supposed)
         for name in names:
-            for value in {*_leaves(one["resourceType"], stored[name], now)}:
+            for value in {*_leaves(resource["resourceType"], stored[name], now)}:
                 alike[value] += 1 / len(supposed) / len(names)
     return own, alike
 
 
 def _residents(runner: PolicyRunner, supposed: Sequence[Resource]) -> Iterator[Resource]:
-    for kind in () if runner.variation.setup else {one["resourceType"] for one in supposed}:
+    for kind in () if runner.variation.setup else {resource["resourceType"] for resource in supposed}:
         yield from _records_of(runner.world, kind)
 
 

@@ -144,9 +144,9 @@ def _collateral(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
 
     yield also("and creates something else", Post("/Basic", _EXTRA))
     referred = references(gold)
-    for kind, one in bystanders(gold).items():
-        url = f"/{kind}/{one['id']}"
-        changed = {**one, "language": "fr"}
+    for kind, bystander in bystanders(gold).items():
+        url = f"/{kind}/{bystander['id']}"
+        changed = {**bystander, "language": "fr"}
         yield also(f"and changes a {kind}", Put(url, changed))
         patch = [{"op": "add", "path": "/language", "value": "fr"}]
         yield also(f"and patches a {kind}", Patch(url, patch))
@@ -179,8 +179,8 @@ def _no_look(gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
         for index, step in enumerate(gold.steps):
             if step.action.kind == "GET":
                 for name, url in _other_reads(step.action.url):
-                    actions = [one.action for one in gold.steps if one.writes]
-                    before = sum(one.writes for one in gold.steps[:index])
+                    actions = [recorded_step.action for recorded_step in gold.steps if recorded_step.writes]
+                    before = sum(recorded_step.writes for recorded_step in gold.steps[:index])
                     yield Policy("no look", name, _finished(gold, [*actions[:before], Get(url), *actions[before:]]))
     elif gold.reads and len(gold.actions) == len(gold.reads):
         yield Policy("no look", "answers without looking, graded by evidence", blind, grading="evidence")
@@ -232,9 +232,9 @@ def bystanders(gold: GoldRecording) -> dict[str, Resource]:
     """
     written = {step.before["id"] for step in gold.steps if step.before}
     referred = references(gold)
-    others = [one for one in gold.setup if one["id"] not in written]
-    others.sort(key=lambda one: f"{one['resourceType']}/{one['id']}" not in referred)
-    return {one["resourceType"]: one for one in others}
+    others = [resource for resource in gold.setup if resource["id"] not in written]
+    others.sort(key=lambda resource: f"{resource['resourceType']}/{resource['id']}" not in referred)
+    return {resource["resourceType"]: resource for resource in others}
 
 
 def references(gold: GoldRecording) -> set[str]:
@@ -244,11 +244,11 @@ def references(gold: GoldRecording) -> set[str]:
 
 def _referred(value: Json) -> set[str]:
     if isinstance(value, list):
-        return {found for item in value for found in _referred(item)}
+        return {reference for item in value for reference in _referred(item)}
     if not isinstance(value, dict):
         return set()
-    found = {found for item in value.values() for found in _referred(item)}
-    return found | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
+    names = {reference for item in value.values() for reference in _referred(item)}
+    return names | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
 
 
 def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
@@ -264,27 +264,29 @@ def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool)
         return Policy(group, name, script([*gold.actions, *more, Finish(gold.answer)]))
 
     referred = references(gold)
-    for number, (kind, one) in enumerate(bystanders(gold).items()):
-        url = f"/{kind}/{one['id']}"
-        changed, back = {**one, "language": "fr"}, Put(url, one)
+    for number, (kind, resource) in enumerate(bystanders(gold).items()):
+        url = f"/{kind}/{resource['id']}"
+        changed, back = {**resource, "language": "fr"}, Put(url, resource)
         yield also("changed and changed back", f"a {kind}", Put(url, changed), back)
         odd = url + _ODD[number % len(_ODD)]
-        yield also("odd url", f"PUT {odd}, and back", Put(odd, changed), Put(odd, one))
+        yield also("odd url", f"PUT {odd}, and back", Put(odd, changed), Put(odd, resource))
         if url[1:] not in referred:
             yield also("deleted and put back", f"a {kind}", Delete(url), back)
-            yield also("odd url", f"DELETE {odd}, and back", Delete(odd), Put(odd, one))
+            yield also("odd url", f"DELETE {odd}, and back", Delete(odd), Put(odd, resource))
         labels = {"name": "meta", "valueMeta": {"tag": [_LABEL]}}
         asked = {"resourceType": "Parameters", "parameter": [labels]}
         yield also("labels only", f"$meta-add on a {kind}", Post(f"{url}/$meta-add", asked))
         put = Post(f"{url}/$meta-add", asked), Post(f"{url}/$meta-delete", asked)
         yield also("labels only", f"$meta-add and $meta-delete on a {kind}", *put)
-        yield also("labels only", f"PUT of a {kind} with a profile", Put(url, _with_profile(one)))
-        for name in (name for name, value in one.items() if isinstance(value, list) and len(value) > 1):
-            turned = {**one, name: one[name][::-1]}
-            if turned != one:
+        yield also("labels only", f"PUT of a {kind} with a profile", Put(url, _with_profile(resource)))
+        for name in (name for name, value in resource.items() if isinstance(value, list) and len(value) > 1):
+            turned = {**resource, name: resource[name][::-1]}
+            if turned != resource:
                 yield also("list reversed", f"{kind}.{name}", Put(url, turned))
         odd = url + _ODD_IN_BUNDLE[number % len(_ODD_IN_BUNDLE)]
-        yield also("odd url in a bundle", f"PUT {odd[1:]}, and back", batch(Put(odd, changed)), batch(Put(odd, one)))
+        yield also(
+            "odd url in a bundle", f"PUT {odd[1:]}, and back", batch(Put(odd, changed)), batch(Put(odd, resource))
+        )
     for place in _ODD_PLACES:
         yield also("odd url in a bundle", f"POST {place}", batch(Post(place, _EXTRA)))
     yield from _acting_first(task, gold, requires_evidence)

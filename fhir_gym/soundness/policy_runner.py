@@ -71,16 +71,19 @@ class MemoizedSession(Session):
     def handle(self, request: Request) -> Response:
         sent = (request.method, request.path, request.query, tuple(request.headers.items()), request.body)
         plain = parse_plain(request)
-        versions = (self._versions.get(one, 0) for one in ((_EVERY_TYPE,) if plain is None else sorted(plain.types)))
+        versions = (
+            self._versions.get(resource_type, 0)
+            for resource_type in ((_EVERY_TYPE,) if plain is None else sorted(plain.types))
+        )
         key = (*versions, *sent)
-        known = self._known.get(key)
-        if known is not None:
-            self._counters.tokens += known.tokens
-            return known.response
+        cached = self._known.get(key)
+        if cached is not None:
+            self._counters.tokens += cached.tokens
+            return cached.response
         tokens, now = self._counters.tokens, self.now
         response = super().handle(request)
-        if not all(one.looks for one in response.done):
-            written = {one.resource_type for one in response.done if one.effect}
+        if not all(interaction.looks for interaction in response.done):
+            written = {interaction.resource_type for interaction in response.done if interaction.effect}
             self._count(written, (now, *sent, response.status, response.done, response.content))
         elif b"_getpages" not in response.body:  # a paged search stores its result on the server
             self._known[key] = _Known(response, self._counters.tokens - tokens)
@@ -89,15 +92,15 @@ class MemoizedSession(Session):
 
     @override
     def load(self, resources: Iterable[Resource], **settings: Any) -> None:
-        given, now = list(resources), self.now
-        super().load(given, **settings)
-        self._count({one["resourceType"] for one in given}, (now, dumps(given), *settings.items()))
+        copied, now = list(resources), self.now
+        super().load(copied, **settings)
+        self._count({resource["resourceType"] for resource in copied}, (now, dumps(copied), *settings.items()))
 
     @override
     def checkpoint(self) -> Checkpoint:
-        made = self._checkpoint = super().checkpoint()
+        checkpoint = self._checkpoint = super().checkpoint()
         self._forget()
-        return made
+        return checkpoint
 
     @override
     def rollback(self, to: Checkpoint | None = None) -> None:
@@ -111,11 +114,11 @@ class MemoizedSession(Session):
     @override
     @contextmanager
     def returned_to(self, checkpoint: Checkpoint) -> Iterator[None]:
-        known, versions = self._known, self._versions
+        cached, versions = self._known, self._versions
         with super().returned_to(checkpoint):
             self._known, self._versions = {}, {}
             yield
-        self._known, self._versions = known, versions
+        self._known, self._versions = cached, versions
 
     def _forget(self) -> None:
         self._known, self._versions, self._numbers, self._remembered = {}, {}, {}, 0
@@ -123,9 +126,9 @@ class MemoizedSession(Session):
     def _count(self, types: Iterable[str], write: _Key) -> None:
         """Number what has been written after a further write of some types."""
         digest = blake2b(repr(write).encode("utf-8", "surrogatepass"), digest_size=16).digest()  # bodies take memory
-        for one in (_EVERY_TYPE, *types):
-            history = (one, self._versions.get(one, 0), digest)
-            self._versions[one] = self._numbers.setdefault(history, len(self._numbers) + 1)
+        for resource_type in (_EVERY_TYPE, *types):
+            history = (resource_type, self._versions.get(resource_type, 0), digest)
+            self._versions[resource_type] = self._numbers.setdefault(history, len(self._numbers) + 1)
 
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -323,9 +326,9 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
 
 def _require_normal(task: Task[Any], variation: Variation) -> None:
     """Raise if a seeded resource is not in the form that a server stores, because sessions load it unchanged."""
-    for one in variation.setup:
-        if not is_normal(one):
+    for resource in variation.setup:
+        if not is_normal(resource):
             raise TaskError(
                 f"task {task.key}, variation {variation.number}: setup must return resources as a server stores them: "
-                f"{dumps(normalise(one)).decode()}, not {dumps(one).decode()}"
+                f"{dumps(normalise(resource)).decode()}, not {dumps(resource).decode()}"
             )

@@ -74,8 +74,8 @@ class GoldRecording:
                 if not refused:
                     written[record] = body
             answer = logged.response.json() if logged.response.body else None
-            made = answer if action.kind == "POST" and isinstance(answer, dict) else {}
-            created = str(made["id"]) if "id" in made else None
+            stored = answer if action.kind == "POST" and isinstance(answer, dict) else {}
+            created = str(stored["id"]) if "id" in stored else None
             steps.append(RecordedStep(action, body, answer, before, created, refused))
         ids: dict[str, list[str]] = {}
         for resource in setup:
@@ -96,7 +96,9 @@ class GoldRecording:
 
     def others_of_type(self, resource_type: str, but: str = "") -> list[Resource]:
         """The seeded resources of a type, without the one with the id `but`."""
-        return [one for one in self.setup if one["resourceType"] == resource_type and one["id"] != but]
+        return [
+            resource for resource in self.setup if resource["resourceType"] == resource_type and resource["id"] != but
+        ]
 
 
 def rebody(action: Action, body: Json) -> Action:

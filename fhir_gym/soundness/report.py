@@ -144,17 +144,17 @@ class TaskReport:
     @property
     def problems(self) -> list[str]:
         """Problems of the task that are not failures of single episodes."""
-        found = []
+        problems = []
         if self.uncovered:
-            found.append(f"checks that never rejected a wrong episode alone: {', '.join(self.uncovered)}")
+            problems.append(f"checks that never rejected a wrong episode alone: {', '.join(self.uncovered)}")
         if (calls := self.original_calls) and not calls[0] - 1 <= self.gold_steps - 1 <= calls[1] + 1:
-            found.append(
+            problems.append(
                 f"the solution needs {self.gold_steps - 1} requests, the published task {calls[0]} to {calls[1]}"
             )
         for answer, count in self.sufficient.items():
             if count > _MAY_COINCIDE and '"' in answer:
-                found.append(f"{count} variations have the answer {answer}")
-        return found
+                problems.append(f"{count} variations have the answer {answer}")
+        return problems
 
     @property
     def sound(self) -> bool:
@@ -207,7 +207,7 @@ class SoundnessReport:
 
     def rows(self) -> list[tuple[str, ...]]:
         """The rows of the task table: one row per task with its success counts."""
-        return [_row(one) for one in self.tasks]
+        return [_row(task) for task in self.tasks]
 
     group_columns = ("env", "policies", "do", "must", "succeeded", "of", "%")
     """Column headings of the policy table."""
@@ -235,7 +235,7 @@ class SoundnessReport:
             gold = _sum(task.tallies["gold"] for task in tasks if "gold" in task.tallies)
             needed, checks = (sum(len(names) for names in lists) for lists in zip(*map(_needed, tasks), strict=True))
             name, share = self.best_constant(env)
-            sound = all(task.sound for task in tasks) and not any(one.startswith(env) for one in self.problems)
+            sound = all(task.sound for task in tasks) and not any(problem.startswith(env) for problem in self.problems)
             done = str(sum(task.variations for task in tasks))
             counts = (str(len(tasks)), done, f"{gold.share:.1%}", f"{needed}/{checks}")
             rows.append((env, *counts, name, f"{share:.2%}", "yes" if sound else "NO"))
@@ -251,59 +251,59 @@ class SoundnessReport:
             "problems": self.problems,
             "best_constant": best,
             "groups": {group: {"must": must, "does": about} for group, (must, about) in GROUPS.items()},
-            "tasks": [_plain(one) for one in self.tasks],
+            "tasks": [_plain(task) for task in self.tasks],
         }
 
 
 def merge_reports(reports: Sequence[SoundnessReport]) -> SoundnessReport:
     """Merge the reports of several worlds."""
     return SoundnessReport(
-        ", ".join(one.world for one in reports),
-        tuple(task for one in reports for task in one.tasks),
-        tuple(env for one in reports for env in one.whole),
+        ", ".join(report.world for report in reports),
+        tuple(task for report in reports for task in report.tasks),
+        tuple(env for report in reports for env in report.whole),
     )
 
 
 def _sum(tallies: Iterable[Tally]) -> Tally:
     total = Tally()
-    for one in tallies:
-        total.add(one)
+    for tally in tallies:
+        total.add(tally)
     return total
 
 
-def _needed(one: TaskReport) -> tuple[list[str], list[str]]:
+def _needed(task: TaskReport) -> tuple[list[str], list[str]]:
     """The checks that rejected a wrong episode alone, and all checks."""
-    return [name for name in one.checks if name in one.covered], one.checks
+    return [name for name in task.checks if name in task.covered], task.checks
 
 
-def _row(one: TaskReport) -> tuple[str, ...]:
+def _row(task: TaskReport) -> tuple[str, ...]:
     def counted(*groups: Group) -> str:
-        tally = _sum(one.tallies[group] for group in groups if group in one.tallies)
+        tally = _sum(task.tallies[group] for group in groups if group in task.tallies)
         return f"{tally.passed}/{tally.runs}"
 
     wrong: list[Group] = [g for g, (must, _) in GROUPS.items() if must.startswith("fail") and g not in _REPORTED]
-    failed = _sum(one.tallies[group] for group in wrong if group in one.tallies)
-    calls = one.original_calls
+    failed = _sum(task.tallies[group] for group in wrong if group in task.tallies)
+    calls = task.original_calls
     original = "" if calls is None else f" ({calls[0]})" if calls[0] == calls[1] else f" ({calls[0]}-{calls[1]})"
-    shares = (f"{one.tallies[g].share:.0%}" if g in one.tallies else "" for g in _REPORTED)
+    shares = (f"{task.tallies[g].share:.0%}" if g in task.tallies else "" for g in _REPORTED)
     return (
-        one.env.rpartition("/")[2],
-        one.task,
+        task.env.rpartition("/")[2],
+        task.task,
         counted("gold"),
         counted("equivalent"),
         f"{failed.passed - failed.rightly}/{failed.runs - failed.rightly}",
         *shares,
-        f"{one.common_answer:.0%}",
-        f"{one.gold_steps - 1}{original}",
-        f"{median(one.setup_ms):.1f}" if one.setup_ms else "",
-        "/".join(str(len(names)) for names in _needed(one)),
-        "yes" if one.sound else "NO",
+        f"{task.common_answer:.0%}",
+        f"{task.gold_steps - 1}{original}",
+        f"{median(task.setup_ms):.1f}" if task.setup_ms else "",
+        "/".join(str(len(names)) for names in _needed(task)),
+        "yes" if task.sound else "NO",
     )
 
 
-def _plain(one: TaskReport) -> dict[str, Any]:
-    data = asdict(one)
-    data["setup_ms"] = median(one.setup_ms) if one.setup_ms else None
-    data["answers"], data["sufficient"] = len(one.answers), len(one.sufficient)
-    more = {"common_answer": one.common_answer, "original_calls": one.original_calls, "uncovered": one.uncovered}
-    return {**data, **more, "problems": one.problems, "sound": one.sound}
+def _plain(task: TaskReport) -> dict[str, Any]:
+    data = asdict(task)
+    data["setup_ms"] = median(task.setup_ms) if task.setup_ms else None
+    data["answers"], data["sufficient"] = len(task.answers), len(task.sufficient)
+    more = {"common_answer": task.common_answer, "original_calls": task.original_calls, "uncovered": task.uncovered}
+    return {**data, **more, "problems": task.problems, "sound": task.sound}

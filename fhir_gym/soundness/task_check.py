@@ -60,9 +60,9 @@ def sampled(policies: Iterable[Policy], steps: int, seed: str) -> Iterator[Polic
     groups: dict[Group, list[Policy]] = {}
     for policy in policies:
         groups.setdefault(policy.group, []).append(policy)
-    for group, found in groups.items():
+    for group, members in groups.items():
         rng = random.Random(f"{seed} {group}")
-        for policy in _sample(found, [one.name for one in found], most, rng):
+        for policy in _sample(members, [flawed_policy.name for flawed_policy in members], most, rng):
             answers = _sample(policy.answers, [name for name, _ in policy.answers], most, rng)
             yield replace(policy, answers=tuple(answers))
 
@@ -130,10 +130,10 @@ def by_world(
     Raises:
         UnknownNameError: There is no such pack or task.
     """
-    found: dict[str, list[Task[Any]]] = {}
+    tasks_by_world: dict[str, list[Task[Any]]] = {}
     for task in _chosen(list(env_ids or pack_ids()), None if tasks is None else list(tasks)):
-        found.setdefault(world or get_pack(task.pack).world, []).append(task)
-    return found
+        tasks_by_world.setdefault(world or get_pack(task.pack).world, []).append(task)
+    return tasks_by_world
 
 
 def available(world: World, chosen: Sequence[Task[Any]], *, named: bool) -> list[Task[Any]]:
@@ -190,14 +190,14 @@ def _check_part(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskRe
     return check_task(task, world, numbers)
 
 
-def _chosen(env_ids: list[str], wanted: list[str] | None) -> list[Task[Any]]:
-    known = {env: task_set(env) for env in env_ids}
-    if wanted is None:
-        return [task for tasks in known.values() for task in tasks.values()]
-    for key in wanted:
-        if not any(key in tasks for tasks in known.values()):
-            raise UnknownNameError("task", key, dict.fromkeys(key for tasks in known.values() for key in tasks))
-    return [tasks[key] for tasks in known.values() for key in dict.fromkeys(wanted) if key in tasks]
+def _chosen(env_ids: list[str], keys: list[str] | None) -> list[Task[Any]]:
+    tasks_by_env = {env: task_set(env) for env in env_ids}
+    if keys is None:
+        return [task for tasks in tasks_by_env.values() for task in tasks.values()]
+    for key in keys:
+        if not any(key in tasks for tasks in tasks_by_env.values()):
+            raise UnknownNameError("task", key, dict.fromkeys(key for tasks in tasks_by_env.values() for key in tasks))
+    return [tasks[key] for tasks in tasks_by_env.values() for key in dict.fromkeys(keys) if key in tasks]
 
 
 def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> TaskReport:
@@ -224,7 +224,7 @@ def _residents(task: Task[Any], world: World, variations: Sequence[int]) -> dict
 
     If the task seeds nothing, the types are Patient and those that the task requires.
     """
-    kinds = {one["resourceType"] for number in variations[:1] for one in task.variation(number, world).setup}
+    kinds = {resource["resourceType"] for number in variations[:1] for resource in task.variation(number, world).setup}
     kinds = kinds or {*task.required_resources, "Patient"}
     return {kind: ids[0] for kind in sorted(kinds) if (ids := world.ids(kind))}
 
@@ -245,8 +245,8 @@ def _try_variation(
         gold = GoldRecording.of(run, runner.variation.setup, residents)
         if run.verdict.success:
             for policy in _policies(task, runner, run, gold, stranger):
-                for one in runner.run(policy):
-                    checker.policy(number, policy, one)
+                for policy_run in runner.run(policy):
+                    checker.policy(number, policy, policy_run)
     return gold
 
 
@@ -265,7 +265,7 @@ def _policies(
     yield from other_variation(task, gold, stranger)
     requires_evidence = task.requires_evidence(params)
     missing = task.counterfactual(params, runner.world) if requires_evidence else []
-    types = sorted({one["resourceType"] for one in missing})
+    types = sorted({record["resourceType"] for record in missing})
     if types and all(runner.world.manifest.counts.get(name, 0) >= _MANY for name in types):
         yield from looks_at_news(gold, types, runner.world.now)
     changed = chain(

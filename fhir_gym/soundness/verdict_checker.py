@@ -151,7 +151,7 @@ class VerdictChecker:
 def _deeds(run: PolicyRun) -> tuple[list[tuple[Action, Json]], Json]:
     """The writes, with their contents, and the answer of an episode."""
     writes = [action for action in run.actions if action.kind in WRITES]
-    return [(replace(one, body=None), _content(one.body)) for one in writes], run.end.answer
+    return [(replace(write, body=None), _content(write.body)) for write in writes], run.end.answer
 
 
 def _content(body: str | None) -> Json:
@@ -165,9 +165,9 @@ def _content(body: str | None) -> Json:
 def _left(run: PolicyRun) -> dict[str, Resource | None]:
     """The written records as the episode leaves them, by reference, without those that it leaves as they were."""
     return {
-        f"{one.resource_type}/{one.id}": one.after
-        for one in run.end.changes
-        if one.before is None or one.after is None or not same_record(one.before, one.after)
+        f"{change.resource_type}/{change.id}": change.after
+        for change in run.end.changes
+        if change.before is None or change.after is None or not same_record(change.before, change.after)
     }
 
 
@@ -176,18 +176,22 @@ def _events(run: PolicyRun) -> list[tuple[str, str]]:
 
     Somebody who acts later than in the reference episode acts differently, too: other ids are assigned.
     """
-    return [(one.event, one.logged.action.url) for one in run.end.timeline if one.event]
+    return [(request.event, request.logged.action.url) for request in run.end.timeline if request.event]
 
 
 def _accepted_writes(run: PolicyRun) -> list[tuple[str, str, str]]:
     """The agent's writes that the server did not refuse, in order: the interaction, the type and the id."""
-    done = (one for logged in run.end.requests for one in logged.response.done)
-    return [(one.kind, one.resource_type, one.id) for one in done if not one.looks and one.status < 400]
+    done = (interaction for logged in run.end.requests for interaction in logged.response.done)
+    return [
+        (interaction.kind, interaction.resource_type, interaction.id)
+        for interaction in done
+        if not interaction.looks and interaction.status < 400
+    ]
 
 
 def _same_records(some: Mapping[str, Resource | None], others: Mapping[str, Resource | None]) -> bool:
     """Whether two episodes wrote the same records and leave them identical."""
     return some.keys() == others.keys() and all(
-        one is other or (one is not None and other is not None and same_record(one, other))
-        for one, other in ((some[name], others[name]) for name in some)
+        resource is other or (resource is not None and other is not None and same_record(resource, other))
+        for resource, other in ((some[name], others[name]) for name in some)
     )

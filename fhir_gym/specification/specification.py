@@ -110,9 +110,9 @@ def _structure(name: str) -> str:
 
 @cache
 def _list_resources() -> str:
-    found = sorted((texts.category(name), name) for name in RESOURCE_TYPES)
-    lines = [f"The {len(found)} resource types of FHIR R4, by category:"]
-    for category, group in groupby(found, key=lambda row: row[0]):
+    types = sorted((texts.category(name), name) for name in RESOURCE_TYPES)
+    lines = [f"The {len(types)} resource types of FHIR R4, by category:"]
+    for category, group in groupby(types, key=lambda row: row[0]):
         lines.append(f"{category.replace('.', ' - ')}:")
         lines += [f"  {name}: {structures.first_sentence(texts.about(name))}" for _, name in group]
     return "\n".join(lines)
@@ -124,13 +124,13 @@ def _unknown_resource(name: str, tool: str) -> str:
     return _unknown("resource type", name, RESOURCE_TYPES, otherwise="listResources tells all names.")
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
+def _unknown(kind: str, name: str, valid: Iterable[str], otherwise: str = "") -> str:
     """Return an error text that suggests similar names; if there are none, it ends with `otherwise` or known names."""
-    names = {one.lower(): one for one in known}
-    given = name[:_MAX_NAME].lower()
-    near = [given] if given in names else get_close_matches(given, names, n=3)
+    names = {resource_type.lower(): resource_type for resource_type in valid}
+    text = name[:_MAX_NAME].lower()
+    near = [text] if text in names else get_close_matches(text, names, n=3)
     if near:
-        hint = f"Did you mean {' or '.join(names[one] for one in near)}?"
+        hint = f"Did you mean {' or '.join(names[close_match] for close_match in near)}?"
     else:
         hint = otherwise or f"Known: {', '.join(list(names.values())[:_MAX_KNOWN])}"
     return f"Error: unknown {kind}: {one_line(name, _MAX_NAME)!r}. {hint}"
@@ -195,16 +195,16 @@ def _line(parameter: SearchParameter, resource_type: str) -> str:
     elif parameter.components:
         inside = ", ".join(name for name, _ in parameter.components)
     kind = f"{parameter.type}({inside})" if inside else parameter.type
-    found = f"{parameter.name} {kind} on {_searched(parameter.expression, resource_type)}"
+    line = f"{parameter.name} {kind} on {_searched(parameter.expression, resource_type)}"
     meaning = texts.search_parameter(parameter.definition, resource_type)
-    return f"{found} - {meaning.removesuffix('.')}" if meaning else found
+    return f"{line} - {meaning.removesuffix('.')}" if meaning else line
 
 
 def _searched(expression: str, resource_type: str) -> str:
     """Return an expression with JSON names and without the resource type (``valueQuantity | valueSampledData``)."""
-    shown = _CHOICE.sub(lambda found: found[1] + found[2][0].upper() + found[2][1:], expression)
+    shown = _CHOICE.sub(lambda match: match[1] + match[2][0].upper() + match[2][1:], expression)
     shown = re.sub(r"\.where\(resolve\(\) is (\w+)\)", r" (\1 only)", shown)
-    shown = re.sub(rf"\b{resource_type}\.[\w.]+", lambda found: _with_choice(found[0]), shown)
+    shown = re.sub(rf"\b{resource_type}\.[\w.]+", lambda match: _with_choice(match[0]), shown)
     return re.sub(rf"\b{resource_type}\.", "", shown)
 
 

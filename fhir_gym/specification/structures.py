@@ -59,12 +59,12 @@ class Node(NamedTuple):
 def nodes(path: str) -> list[Node]:
     """Return the elements below a path, in the order of their definition."""
     marked = modifiers(path)
-    found = []
+    listed = []
     for definition, group in groupby(children(path).values(), key=lambda e: e.path):
         options = tuple(group)
         name = definition.rpartition(".")[2]
-        found.append(Node(name, options, any(e.name in marked for e in options)))
-    return found
+        listed.append(Node(name, options, any(e.name in marked for e in options)))
+    return listed
 
 
 def of_type(name: str) -> str:
@@ -124,19 +124,21 @@ def _find(resource_type: str, path: str) -> tuple[Node, list[str]]:
         at = node.first.content if len(node.options) == 1 else ""
         names.append(node.name)
     if node is None:
-        raise UnknownNameError(f"element of {resource_type}", path, [one.name for one in nodes(resource_type)])
+        raise UnknownNameError(
+            f"element of {resource_type}", path, [element_node.name for element_node in nodes(resource_type)]
+        )
     return node, names
 
 
 def _named(at: str, part: str, names: list[str]) -> Node:
-    known = nodes(at)
-    for node in known:
+    listed = nodes(at)
+    for node in listed:
         if part in (node.name, node.name.removesuffix("[x]")):
             return node
         for option in node.options:
             if part == option.name:
                 return Node(part, (option,), node.modifier)
-    raise UnknownNameError(f"element of {'.'.join(names)}", part, [n for e in known for n in _json_names(e)])
+    raise UnknownNameError(f"element of {'.'.join(names)}", part, [n for e in listed for n in _json_names(e)])
 
 
 def _json_names(node: Node) -> list[str]:
@@ -243,34 +245,34 @@ def codes_inline(element: Element, text: ElementText, path: str) -> str:
     """
     if not text.strength:
         return ""
-    known = texts.codes(text.value_set)
-    if known is None:
+    codes = texts.codes(text.value_set)
+    if codes is None:
         return f" [{text.strength}: {_unlisted(text)}]"
     if not is_inline(text):
-        others = "" if known.complete else " and others"
-        return f' [{text.strength}: {len(known)} codes of {", ".join(known.by_system)}{others}; list: path="{path}"]'
-    return f" [{text.strength}: {_by_system(known) if element.type != 'code' else _without_systems(known)}]"
+        others = "" if codes.complete else " and others"
+        return f' [{text.strength}: {len(codes)} codes of {", ".join(codes.by_system)}{others}; list: path="{path}"]'
+    return f" [{text.strength}: {_by_system(codes) if element.type != 'code' else _without_systems(codes)}]"
 
 
 def is_inline(text: ElementText) -> bool:
     """Return whether the element's line lists its codes."""
-    known = texts.codes(text.value_set) if text.strength else None
-    if known is None or text.strength == "example" or not known.complete:
+    codes = texts.codes(text.value_set) if text.strength else None
+    if codes is None or text.strength == "example" or not codes.complete:
         return False
-    return len(known) <= (_MOST_REQUIRED if text.strength == "required" else _MOST_OTHERS)
+    return len(codes) <= (_MOST_REQUIRED if text.strength == "required" else _MOST_OTHERS)
 
 
 def codes_in_full(text: ElementText) -> str:
     """Return an element's binding with all known codes; empty if the element has none."""
     if not text.strength:
         return ""
-    known = texts.codes(text.value_set)
-    if known is None:
+    codes = texts.codes(text.value_set)
+    if codes is None:
         return f"Binding: {text.strength}, {_unlisted(text)}"
-    listed = _by_system(known)
+    listed = _by_system(codes)
     if len(listed) > _MAX_LISTED:
-        listed = listed[:_MAX_LISTED].rpartition(" | ")[0] + f" | … ({len(known)} codes)"
-    others = "" if known.complete else "\nOther codes are possible."
+        listed = listed[:_MAX_LISTED].rpartition(" | ")[0] + f" | … ({len(codes)} codes)"
+    others = "" if codes.complete else "\nOther codes are possible."
     return f"Binding: {text.strength}, value set {text.value_set}\n{listed}{others}"
 
 
@@ -281,17 +283,17 @@ def _unlisted(text: ElementText) -> str:
     return f"codes of {', '.join(systems)}" if systems else f"value set {text.value_set}"
 
 
-def _by_system(known: Codes) -> str:
+def _by_system(allowed: Codes) -> str:
     """Return the codes with their systems and displays."""
-    parts = known.by_system.items()
+    parts = allowed.by_system.items()
     return "; ".join(
-        f"system {system} codes {' | '.join(_code(system, one) for one in codes)}" for system, codes in parts
+        f"system {system} codes {' | '.join(_code(system, code) for code in codes)}" for system, codes in parts
     )
 
 
-def _without_systems(known: Codes) -> str:
+def _without_systems(allowed: Codes) -> str:
     """Return the codes as they stand in an element of the type `code`."""
-    return " | ".join(code for codes in known.by_system.values() for code in codes)
+    return " | ".join(code for codes in allowed.by_system.values() for code in codes)
 
 
 def _code(system: str, code: str) -> str:
@@ -301,10 +303,10 @@ def _code(system: str, code: str) -> str:
 
 def without_codes(short: str, text: ElementText) -> str:
     """Return a short description without its list of codes (``home | work - purpose of this address``)."""
-    known = texts.codes(text.value_set) if text.strength else None
-    if known is None or "|" not in short:
+    inline_codes = texts.codes(text.value_set) if text.strength else None
+    if inline_codes is None or "|" not in short:
         return short
-    codes = {code for listed in known.by_system.values() for code in listed}
+    codes = {code for listed in inline_codes.by_system.values() for code in listed}
     *parts, last = (part.strip() for part in short.split("|"))
     code, _, rest = last.partition(" ")
     if any(part not in codes for part in parts) or code not in codes:

@@ -64,8 +64,8 @@ def file_bytes() -> bytes:
 
 def category(resource_type: str) -> str:
     """Return HL7's category of a resource type (``Base.Workflow``)."""
-    found: str = _table()["resources"][resource_type][0]
-    return found
+    name: str = _table()["resources"][resource_type][0]
+    return name
 
 
 def about(name: str) -> str:
@@ -90,7 +90,7 @@ def element(path: str) -> ElementText:
     """Return the text about an element, given the path of its definition (``Observation.value[x]``)."""
     table, name = _table()["elements"], path.rpartition(".")[2]
     paths = (path, *(f"{base}.{name}" for base in _BASES))
-    return ElementText(*next((table[one] for one in paths if one in table), [""]))
+    return ElementText(*next((table[candidate] for candidate in paths if candidate in table), [""]))
 
 
 def rules(name: str) -> list[tuple[str, str]]:
@@ -109,7 +109,7 @@ def codes(url: str) -> Codes | None:
     if listed is not None:
         return Codes(dict(listed), complete=True)
     partial = _table()["partial"].get(url)
-    return Codes({system: tuple(found) for system, found in partial.items()}, complete=False) if partial else None
+    return Codes({system: tuple(listed) for system, listed in partial.items()}, complete=False) if partial else None
 
 
 def systems(url: str) -> tuple[str, ...]:
@@ -124,5 +124,5 @@ def search_parameter(definition: str, resource_type: str) -> str:
         definition: The id of the SearchParameter definition.
         resource_type: The resource type, for definitions that describe the parameter by type.
     """
-    found = _table()["search"][definition]
-    return found if isinstance(found, str) else str(found.get(resource_type, ""))
+    text = _table()["search"][definition]
+    return text if isinstance(text, str) else str(text.get(resource_type, ""))

@@ -222,7 +222,7 @@ def make_card(
     packs = tuple(_pack(content, env_id, planned, episodes) for env_id in content.suite.env_ids)
     overall = _figures(planned, episodes)
     rates = [pack.figures.success.share for pack in packs]
-    found = [rate for rate in rates if rate is not None]
+    known_rates = [rate for rate in rates if rate is not None]
     return Card(
         suite=content.suite.name,
         suite_hash=content.hash,
@@ -230,11 +230,11 @@ def make_card(
         agent=agent,
         repeats=repeats,
         seed=seed,
-        versions=tuple(sorted({dict(one.conditions)["package"] for one in episodes.values()})),
+        versions=tuple(sorted({dict(episode.conditions)["package"] for episode in episodes.values()})),
         date=date,
         complete=overall.graded == overall.episodes,
         overall=overall,
-        mean_over_packs=_mean(found) if len(found) == len(rates) else None,
+        mean_over_packs=_mean(known_rates) if len(known_rates) == len(rates) else None,
         packs=packs,
         tokens=spent if spent.total else None,
         prices=prices,
@@ -251,9 +251,9 @@ def _pack(
     tasks: dict[str, tuple[int, int]] = {}
     for key in own:
         successes, graded = tasks.get(key[1], (0, 0))
-        one = episodes.get(key)
-        has_verdict = one is not None and one.graded
-        tasks[key[1]] = (successes + bool(one and one.success), graded + has_verdict)
+        episode = episodes.get(key)
+        has_verdict = episode is not None and episode.graded
+        tasks[key[1]] = (successes + bool(episode and episode.success), graded + has_verdict)
     return PackCard(
         env_id=env_id,
         version=get_pack(env_id).version,
@@ -266,31 +266,31 @@ def _pack(
 
 
 def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]) -> Figures:
-    found = [episodes[key] for key in planned if key in episodes]
-    graded = [one for one in found if one.graded]
-    usages = [one.usage for one in graded if one.usage is not None]
-    failed = sum(one.stop == "infra_error" for one in found if not one.graded)
-    names = dict.fromkeys(name for one in graded for name, _ in one.gradings)
-    light = Share.of_episodes(graded, lambda one: one.light)
+    played = [episodes[key] for key in planned if key in episodes]
+    graded = [episode for episode in played if episode.graded]
+    usages = [episode.usage for episode in graded if episode.usage is not None]
+    failed = sum(episode.stop == "infra_error" for episode in played if not episode.graded)
+    names = dict.fromkeys(name for episode in graded for name, _ in episode.gradings)
+    light = Share.of_episodes(graded, lambda episode: episode.light)
     return Figures(
         episodes=len(planned),
         graded=len(graded),
         failed=failed,
         missing=len(planned) - len(graded) - failed,
-        success=Share.of_episodes(graded, lambda one: one.success),
+        success=Share.of_episodes(graded, lambda episode: episode.success),
         light=light if light.of else None,
-        gradings={name: _mean(dict(one.gradings)[name] for one in graded) or 0.0 for name in names},
-        steps=_mean(one.steps for one in graded),
-        requests=_mean(one.requests for one in graded),
-        invalid=_mean(len(one.invalid) for one in graded),
+        gradings={name: _mean(dict(episode.gradings)[name] for episode in graded) or 0.0 for name in names},
+        steps=_mean(episode.steps for episode in graded),
+        requests=_mean(episode.requests for episode in graded),
+        invalid=_mean(len(episode.invalid) for episode in graded),
         prompt_tokens=_mean(usage.prompt for usage in usages),
         completion_tokens=_mean(usage.completion for usage in usages),
     )
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return round(math.fsum(found) / len(found), 6) if found else None
+    numbers = list(values)
+    return round(math.fsum(numbers) / len(numbers), 6) if numbers else None
 
 
 def _remarks(
@@ -299,13 +299,13 @@ def _remarks(
     if overall.missing:
         yield f"incomplete: {overall.missing} of {overall.episodes} episodes are missing"
     if overall.failed:
-        found = (one for key in planned if (one := episodes.get(key)) and not one.graded)
-        error = next(one.error for one in found if one.stop == "infra_error")
+        ungraded = (episode for key in planned if (episode := episodes.get(key)) and not episode.graded)
+        error = next(episode.error for episode in ungraded if episode.stop == "infra_error")
         yield (
             f"{overall.failed} of {overall.episodes} episodes have no verdict, because a provider or server failed: "
             f"{one_line(error or 'no reason given')}"
         )
-    versions = {dict(one.conditions)["package"] for one in episodes.values()}
+    versions = {dict(episode.conditions)["package"] for episode in episodes.values()}
     if len(versions) > 1:
         yield f"several versions of fhir_gym wrote the records: {', '.join(sorted(versions))}"
 

@@ -96,11 +96,11 @@ def get_suite(
         >>> len(get_suite("quick-v1").episodes)
         60
     """
-    given = {"task_file": task_file, "funcs_file": funcs_file, "world": world}
+    arguments = {"task_file": task_file, "funcs_file": funcs_file, "world": world}
     require_name("suite", name, suite_names())
     if name == OFFICIAL:
         return _official(task_file, funcs_file, world)
-    superfluous = [option for option, value in given.items() if value is not None]
+    superfluous = [option for option, value in arguments.items() if value is not None]
     if superfluous:
         raise FhirGymError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
     if name in _SHIPPED:
@@ -142,9 +142,9 @@ def _official(task_file: str | Path | None, funcs_file: str | Path | None, world
 
 
 def _require_official(keys: Iterable[str], task_file: str | Path) -> None:
-    found, wanted = set(keys), set(_OFFICIAL_KEYS)
-    if found != wanted:
+    given_keys, official_keys = set(keys), set(_OFFICIAL_KEYS)
+    if given_keys != official_keys:
         raise FhirGymError(
-            f"{task_file} has {len(found)} tasks, {len(found & wanted)} of the 300 tasks of suite {OFFICIAL}: "
-            "it needs the benchmark's test_data_v2.json"
+            f"{task_file} has {len(given_keys)} tasks, {len(given_keys & official_keys)} of the 300 tasks of suite "
+            f"{OFFICIAL}: it needs the benchmark's test_data_v2.json"
         )

@@ -71,8 +71,8 @@ def evaluate(
         ...     fhir_gym.evaluate("quick-v1", "idle", folder).overall.success.count
         0
     """
-    found = get_suite(suite) if isinstance(suite, str) else suite
-    if not isinstance(found, Suite):
+    chosen_suite = get_suite(suite) if isinstance(suite, str) else suite
+    if not isinstance(chosen_suite, Suite):
         raise FhirGymError(f"suite must be a Suite or the name of one, not {suite!r}")
     require_path("out", out)
     require_whole("repeats", repeats, 1)
@@ -85,7 +85,7 @@ def evaluate(
     prices = prices or (budget.prices if budget else None)
     building = None if progress is None else lambda done, total: progress(done, total, "building a world")
     with ExitStack() as stack:
-        content = stack.enter_context(open_suite(found, building))
+        content = stack.enter_context(open_suite(chosen_suite, building))
         stack.enter_context(lock_folder(folder, RecordError))
         run = _Evaluation(content, actor, repeats, seed)
         run.read(folder / ROLLOUTS)
@@ -174,7 +174,7 @@ class _Evaluation:
 
     def rollouts(self, *, workers: int, concurrency: int, tracker: BudgetTracker) -> Iterator[Rollout]:
         """Run the episodes without a verdict."""
-        done = {key for key, one in self.episodes.items() if one.graded}
+        done = {key for key, episode in self.episodes.items() if episode.graded}
         for env_id, plan in self._plans.items():
             todo = plan.without({key[1:] for key in done if key[0] == env_id})
             if todo.episodes:
@@ -192,8 +192,8 @@ class _Evaluation:
 
     def _add(self, rollout: Rollout) -> None:
         key = (rollout.env_id, rollout.task.key, rollout.task.variation, rollout.repeat)
-        known = self.episodes.get(key)
-        if known is None or not known.graded:
+        earlier = self.episodes.get(key)
+        if earlier is None or not earlier.graded:
             self.episodes[key] = EpisodeMetrics.of(rollout)
             self._graded += rollout.graded
             self._successes += rollout.success is True

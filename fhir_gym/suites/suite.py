@@ -67,15 +67,15 @@ class Suite:
         if not self.episodes:
             raise FhirGymError(f"suite {self.name} has no episodes")
         seen: set[tuple[str, str, int]] = set()
-        for one in self.episodes:
-            if one[:3] in seen:
-                raise FhirGymError(f"suite {self.name} has variation {one.variation} of task {one.task} twice")
-            seen.add(one[:3])
+        for episode in self.episodes:
+            if episode[:3] in seen:
+                raise FhirGymError(f"suite {self.name} has variation {episode.variation} of task {episode.task} twice")
+            seen.add(episode[:3])
 
     @property
     def env_ids(self) -> tuple[str, ...]:
         """The packs of the suite, in order."""
-        return tuple(dict.fromkeys(one.env_id for one in self.episodes))
+        return tuple(dict.fromkeys(episode.env_id for episode in self.episodes))
 
     def config(self, env_id: str) -> EpisodeConfig:
         """Return the settings of a pack's episodes."""
@@ -95,11 +95,13 @@ class Suite:
         Raises:
             FhirGymError: The suite has no episodes of the pack.
         """
-        own = [one for one in self.episodes if one.env_id == env_id]
+        own = [episode for episode in self.episodes if episode.env_id == env_id]
         if not own:
             raise FhirGymError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
-        specs = tuple(EpisodeSpec(one.task, one.variation, repeat) for one in own for repeat in range(repeats))
-        phrasings = {(one.task, one.variation): one.phrasing for one in own}
+        specs = tuple(
+            EpisodeSpec(episode.task, episode.variation, repeat) for episode in own for repeat in range(repeats)
+        )
+        phrasings = {(episode.task, episode.variation): episode.phrasing for episode in own}
         return RunPlan(replace(self.config(env_id), **settings), specs, seed, named=True, phrasings=phrasings)
 
 
@@ -171,7 +173,7 @@ def open_suite(suite: Suite, progress: Callable[[int, int], None] | None = None)
             if str(source) not in opened:
                 opened[str(source)] = stack.enter_context(worlds.load(source, progress=progress))
             by_env[env_id] = opened[str(source)]
-        tasks = {one[:3]: _record(suite, one, by_env[one.env_id]) for one in suite.episodes}
+        tasks = {episode[:3]: _record(suite, episode, by_env[episode.env_id]) for episode in suite.episodes}
         yield SuiteContent(suite, by_env, tasks, _hash(suite, by_env, tasks))
 
 
@@ -186,6 +188,6 @@ def _hash(suite: Suite, by_env: Mapping[str, World], tasks: Mapping[tuple[str, s
     packs = [
         [env_id, by_env[env_id].manifest.content_hash, suite.config(env_id).step_limit] for env_id in suite.env_ids
     ]
-    episodes = [[*one, tasks[one[:3]].hash] for one in suite.episodes]
+    episodes = [[*episode, tasks[episode[:3]].hash] for episode in suite.episodes]
     text = json.dumps([suite.grading, packs, episodes], ensure_ascii=False)
     return blake2b(text.encode(), digest_size=16).hexdigest()

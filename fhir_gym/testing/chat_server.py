@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from fhir_gym import tasks
 from fhir_gym.actions import GRAMMAR, Action, Finish
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task
 from fhir_gym.testing.fhir import AppServer
 from fhir_gym.types import Json
@@ -81,9 +81,9 @@ class ScriptedReply:
                 {
                     "id": f"call_{len(request['messages'])}_{at}",
                     "type": "function",
-                    "function": {"name": name, "arguments": _text(given)},
+                    "function": {"name": name, "arguments": _text(arguments)},
                 }
-                for at, (name, given) in enumerate(self.calls)
+                for at, (name, arguments) in enumerate(self.calls)
             ]
         if self.refusal is not None:
             message["refusal"] = self.refusal
@@ -277,8 +277,8 @@ class GoldOverChat:
         for env_id, key, number in episodes:
             task = tasks.get_task(env_id, key)
             variation = task.variation(number, world)
-            known = self._known.setdefault(variation.prompt, (task, variation.params))
-            if known != (task, variation.params):
+            known_task = self._known.setdefault(variation.prompt, (task, variation.params))
+            if known_task != (task, variation.params):
                 raise FhirGymError(f"{env_id}, task {key}, variation {number} has the same prompt as another episode")
 
     def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
@@ -291,10 +291,10 @@ class GoldOverChat:
         return f"No tool call is equivalent to {action.text()}" if call is None else ScriptedReply(calls=[call])
 
     def _next(self, task_text: str, later: Iterable[Mapping[str, Any]]) -> Action:
-        known = next((self._known[prompt] for prompt in _beginnings(task_text) if prompt in self._known), None)
-        if known is None:
+        known_task = next((self._known[prompt] for prompt in _beginnings(task_text) if prompt in self._known), None)
+        if known_task is None:
             raise FhirGymError(f"no announced task has this prompt: {task_text[:200]!r}")
-        task, params = known
+        task, params = known_task
         fhir = LatestResponse()
         solution = task.gold(params, fhir)
         try:

@@ -12,10 +12,10 @@ from typing import Any
 from zlib import crc32
 
 from fhir_gym.actions import GRAMMAR, Action, Delete, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task, get_task
 from fhir_gym.testing.chat_server import ScriptedReply
 
@@ -102,16 +102,16 @@ class StudyModel:
         self._known: dict[str, _KnownEpisode] = {}
         for env_id, key, number, phrasing in episodes:
             task = get_task(env_id, key)
-            made = task.variation(number, worlds[env_id], phrasing)
-            one = _KnownEpisode(env_id, task, number, made.prompt, made.params)
-            other = self._known.setdefault(made.prompt, one)
-            if other.task is not task or other.params != made.params:
+            variation = task.variation(number, worlds[env_id], phrasing)
+            episode = _KnownEpisode(env_id, task, number, variation.prompt, variation.params)
+            other = self._known.setdefault(variation.prompt, episode)
+            if other.task is not task or other.params != variation.params:
                 raise FhirGymError(f"{env_id}, task {key}, variation {number} has the same prompt as another episode")
 
     def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
         """Return the next reply."""
         messages = request["messages"]
-        user = next(str(one["content"]) for one in messages if one["role"] == "user")
+        user = next(str(message["content"]) for message in messages if message["role"] == "user")
         tools = [tool["function"]["name"] for tool in request.get("tools") or ()]
         episode = next((self._known[text] for text in _prefixes(user) if text in self._known), None)
         system = str(messages[0]["content"]) if messages[0]["role"] == "system" else ""
@@ -146,9 +146,11 @@ def _critique(run: str) -> str:
 
 def _reflection(run: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply | str:
     """Return a reflector's reply to the text of a run; look up a definition first if the request offers that."""
-    counts = Counter(one or other for one, other in _RESOURCE.findall(run) if (one or other) in _TYPES)
+    counts = Counter(
+        named_type or other for named_type, other in _RESOURCE.findall(run) if (named_type or other) in _TYPES
+    )
     names = sorted(counts, key=lambda name: (-counts[name], name))[:2] or ["Patient"]
-    looked_up = any(one["role"] == "tool" for one in messages)
+    looked_up = any(message["role"] == "tool" for message in messages)
     if "getStructureDefinition" in tools and not looked_up:
         return ScriptedReply(calls=[("getStructureDefinition", {"resourceType": names[0]})])
     basis = f", {_GROUNDED}" if looked_up else ""
@@ -177,7 +179,7 @@ def _prefixes(text: str) -> Iterator[str]:
 def _next_move(moves: Moves, messages: Sequence[Mapping[str, Any]]) -> Action | Call:
     """Replay the moves against the results in the messages, and return the next move."""
     move = next(moves)
-    start = next(place for place, one in enumerate(messages) if one["role"] == "user")
+    start = next(place for place, message in enumerate(messages) if message["role"] == "user")
     for message in messages[start + 1 :]:
         if message["role"] != "assistant":
             try:
@@ -264,7 +266,7 @@ def _missing_action(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) ->
 
 def _wrong_order(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
     """Use the tools of a solution in the opposite order, with incomplete requests."""
-    tools = max(episode.task.required_tools, key=lambda one: len(set(one)), default=())
+    tools = max(episode.task.required_tools, key=lambda required_tool: len(set(required_tool)), default=())
     if len(set(tools)) < 2:
         yield from _wrong_resource(episode, seed, knowledge)
         return
@@ -284,9 +286,9 @@ def _wrong_order(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Mo
 def _prohibited(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
     """Delete a resource that the task does not mention, then solve the task."""
     result = yield Get(f"/{_main_resource(episode)}", {"_count": "1"})
-    found = _ids(result)
-    if found:
-        yield Delete(f"/{found[0]}")
+    ids = _ids(result)
+    if ids:
+        yield Delete(f"/{ids[0]}")
     yield from _solve(episode, seed, knowledge)
 
 
@@ -315,7 +317,9 @@ _FAILURES = (_wrong_order, *_QUERY_FAILURES)
 
 def _length(episode: _KnownEpisode) -> int:
     """Return the number of requests that a solution needs."""
-    return min((len(one) for one in episode.task.required_tools), default=episode.task.gold_steps - 1)
+    return min(
+        (len(required_tool) for required_tool in episode.task.required_tools), default=episode.task.gold_steps - 1
+    )
 
 
 def _main_resource(episode: _KnownEpisode) -> str:
@@ -332,5 +336,9 @@ def _ids(result: str) -> list[str]:
         body = json.loads(result[result.index("{") :])
     except ValueError:
         return []
-    found = [entry.get("resource") for entry in body.get("entry") or ()] if isinstance(body, dict) else []
-    return [f"{one['resourceType']}/{one['id']}" for one in found if isinstance(one, dict) and "id" in one]
+    resources = [entry.get("resource") for entry in body.get("entry") or ()] if isinstance(body, dict) else []
+    return [
+        f"{resource['resourceType']}/{resource['id']}"
+        for resource in resources
+        if isinstance(resource, dict) and "id" in resource
+    ]

@@ -112,15 +112,15 @@ class TrainingConfig(BaseModel):
 
     def _find(self, field: str, keys: tuple[str, ...]) -> list[TaskName]:
         """Return the tasks with these keys; each key must exist in at least one pack."""
-        known = {env_id: task_set(env_id) for env_id in self.env_ids}
-        found: dict[TaskName, None] = {}
+        tasks_by_env = {env_id: task_set(env_id) for env_id in self.env_ids}
+        names: dict[TaskName, None] = {}
         for key in keys:
-            having = [env_id for env_id in self.env_ids if key in known[env_id]]
-            if not having and len(known) > 1:
-                raise TrainingError(f"{field}: no task {key!r} in {', '.join(known)}")
+            having = [env_id for env_id in self.env_ids if key in tasks_by_env[env_id]]
+            if not having and len(tasks_by_env) > 1:
+                raise TrainingError(f"{field}: no task {key!r} in {', '.join(tasks_by_env)}")
             for env_id in having or self.env_ids:
-                found[TaskName(env_id, find_task(known[env_id], key).key)] = None
-        return list(found)
+                names[TaskName(env_id, find_task(tasks_by_env[env_id], key).key)] = None
+        return list(names)
 
 
 def load_config(path: str | Path, kind: type[ConfigT], **changes: Any) -> ConfigT:

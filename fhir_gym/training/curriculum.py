@@ -128,7 +128,7 @@ class Curriculum:
 
     def success_rates(self) -> dict[TaskName, float]:
         """Return the recent success rate of each task, smoothed with one success and one failure."""
-        return {name: (one.successes + 1.0) / (one.episodes + 2.0) for name, one in self._counts.items()}
+        return {name: (count.successes + 1.0) / (count.episodes + 2.0) for name, count in self._counts.items()}
 
     def weights(self) -> dict[TaskName, float]:
         """Return the probability with which each task is drawn."""
@@ -141,7 +141,7 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as data for JSON: the random numbers, the counts by task, the number of draws."""
-        counts = [[*name, one.successes, one.episodes] for name, one in self._counts.items()]
+        counts = [[*name, count.successes, count.episodes] for name, count in self._counts.items()]
         return {"random": self._random.bit_generator.state, "counts": counts, "drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -190,11 +190,11 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
         TaskError: A task does not have the phrasing.
         TrainingError: A task has no other phrasing.
     """
-    found: dict[TaskName, tuple[int, ...]] = {}
+    phrasings: dict[TaskName, tuple[int, ...]] = {}
     for name in tasks:
-        known = task_set(name.env_id)
-        require_phrasing(known, [name.task], held_out)
-        found[name] = tuple(n for n in range(len(find_task(known, name.task).prompts)) if n != held_out)
-        if not found[name]:
+        all_tasks = task_set(name.env_id)
+        require_phrasing(all_tasks, [name.task], held_out)
+        phrasings[name] = tuple(n for n in range(len(find_task(all_tasks, name.task).prompts)) if n != held_out)
+        if not phrasings[name]:
             raise TrainingError(f"task {name.task} of {name.env_id} has only one phrasing, so it cannot be held out")
-    return found
+    return phrasings

@@ -96,7 +96,7 @@ class Evaluation:
             for name, value in outcome.metrics.items():
                 values.setdefault(name, []).append(value)
         attempts = tuple(Attempts(*key, *counts[key]) for key in sorted(counts))
-        metrics = {name: round(fsum(found) / len(found), 6) for name, found in sorted(values.items())}
+        metrics = {name: round(fsum(numbers) / len(numbers), 6) for name, numbers in sorted(values.items())}
         if metrics.get("steps"):
             metrics["invalid_rate"] = round(metrics.get("invalid_actions", 0.0) / metrics["steps"], 6)
         return cls(attempts, metrics, not_graded)
@@ -118,17 +118,19 @@ class Evaluation:
 
         The attempts of different runs at one variation stay apart, so they do not count as repeats.
         """
-        given = list(evaluations)
+        listed = list(evaluations)
         values: dict[str, list[tuple[float, int]]] = {}
-        for evaluation in given:
+        for evaluation in listed:
             for name, value in evaluation.metrics.items():
                 values.setdefault(name, []).append((value, evaluation.episodes))
         metrics = {
-            name: round(fsum(value * weight for value, weight in found) / max(1, sum(weight for _, weight in found)), 6)
-            for name, found in sorted(values.items())
+            name: round(
+                fsum(value * weight for value, weight in weighted) / max(1, sum(weight for _, weight in weighted)), 6
+            )
+            for name, weighted in sorted(values.items())
         }
-        attempts = tuple(one for evaluation in given for one in evaluation.attempts)
-        return cls(attempts, metrics, sum(one.not_graded for one in given))
+        attempts = tuple(task_attempts for evaluation in listed for task_attempts in evaluation.attempts)
+        return cls(attempts, metrics, sum(evaluation.not_graded for evaluation in listed))
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:
@@ -138,18 +140,27 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        rows = [[one.env_id, one.task, one.variation, one.successes, one.episodes] for one in self.attempts]
+        rows = [
+            [
+                task_attempts.env_id,
+                task_attempts.task,
+                task_attempts.variation,
+                task_attempts.successes,
+                task_attempts.episodes,
+            ]
+            for task_attempts in self.attempts
+        ]
         return {"attempts": rows, "metrics": dict(self.metrics), "not_graded": self.not_graded}
 
     @property
     def successes(self) -> int:
         """Number of successful episodes."""
-        return sum(one.successes for one in self.attempts)
+        return sum(task_attempts.successes for task_attempts in self.attempts)
 
     @property
     def episodes(self) -> int:
         """Number of graded episodes."""
-        return sum(one.episodes for one in self.attempts)
+        return sum(task_attempts.episodes for task_attempts in self.attempts)
 
     @property
     def success(self) -> float:
@@ -165,12 +176,12 @@ class Evaluation:
     def tasks(self) -> tuple[TaskSuccess, ...]:
         """The successes by task, sorted."""
         counts: dict[tuple[str, str], list[int]] = {}
-        for one in self.attempts:
-            count = counts.setdefault((one.env_id, one.task), [0, 0])
-            count[0] += one.successes
-            count[1] += one.episodes
+        for task_attempts in self.attempts:
+            count = counts.setdefault((task_attempts.env_id, task_attempts.task), [0, 0])
+            count[0] += task_attempts.successes
+            count[1] += task_attempts.episodes
         return tuple(TaskSuccess(*key, *counts[key]) for key in sorted(counts))
 
     def tasks_at(self, share: float) -> int:
         """Return the number of tasks with at least this success rate."""
-        return sum(one.success >= share for one in self.tasks)
+        return sum(task.success >= share for task in self.tasks)

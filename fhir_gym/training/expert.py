@@ -134,10 +134,10 @@ class _ExpertRun:
         rollouts = self._attempt(curriculum)
         require_graded(rollouts)
         kept = _keep(rollouts, config)
-        write_file(self._kept_file(number), "".join(one.line() + "\n" for one in kept), TrainingError)
+        write_file(self._kept_file(number), "".join(rollout.line() + "\n" for rollout in kept), TrainingError)
         tuner = Tuner(config, model=self._model(0 if config.start_from == "start" else number), steps=0)
         rounds = range(number + 1) if config.train_on == "all" else (number,)
-        successes = [rollout for one in rounds for rollout in read_rollouts(self._kept_file(one))]
+        successes = [rollout for round_number in rounds for rollout in read_rollouts(self._kept_file(round_number))]
         if not successes:
             raise TrainingError(
                 f"the model had no success in round {number + 1}: start from a model that solves some episodes "
@@ -197,7 +197,9 @@ class _ExpertRun:
             "attempts": attempts.episodes,
             "attempts_success": round(attempts.success, 6),
             "attempts_not_graded": attempts.not_graded,
-            "solved_variations": round(sum(one.successes > 0 for one in attempts.attempts) / len(attempts.attempts), 6),
+            "solved_variations": round(
+                sum(task_attempts.successes > 0 for task_attempts in attempts.attempts) / len(attempts.attempts), 6
+            ),
             "kept": kept,
             "examples": examples,
             **{name: value for name, value in attempts.metrics.items() if name in _LOGGED},
@@ -262,11 +264,11 @@ class _ExpertRun:
 def _draw(curriculum: Curriculum, count: int) -> list[tuple[TaskName, int]]:
     """Draw different pairs of task and variation; fewer than `count` if there are not enough."""
     count = min(count, len(curriculum.tasks) * len(curriculum.variations))
-    found: dict[tuple[TaskName, int], None] = {}
-    while len(found) < count:
+    drawn: dict[tuple[TaskName, int], None] = {}
+    while len(drawn) < count:
         choice = curriculum.draw()
-        found[choice.name, choice.variation] = None
-    return list(found)
+        drawn[choice.name, choice.variation] = None
+    return list(drawn)
 
 
 def _keep(rollouts: Sequence[Rollout], config: ExpertConfig) -> list[Rollout]:
@@ -278,11 +280,15 @@ def _keep(rollouts: Sequence[Rollout], config: ExpertConfig) -> list[Rollout]:
             groups[rollout.env_id, rollout.task.key, rollout.task.variation].append(rollout)
     chosen: dict[TaskName, list[tuple[float, list[Rollout]]]] = defaultdict(list)
     for (env_id, task, _), group in groups.items():
-        different = {tuple(turn.action for turn in one.turns): one for one in group if selection.refusal(one) is None}
-        rate = sum(bool(one.success) for one in group) / len(group)
+        different = {
+            tuple(turn.action for turn in rollout.turns): rollout
+            for rollout in group
+            if selection.refusal(rollout) is None
+        }
+        rate = sum(bool(rollout.success) for rollout in group) / len(group)
         chosen[TaskName(env_id, task)].append((rate, list(different.values())[: config.kept_per_variation]))
     kept: list[Rollout] = []
-    for found in chosen.values():
-        found.sort(key=lambda item: item[0])  # variations that fail more often first
-        kept += [one for _, several in found for one in several][: config.kept_per_task]
+    for ranked in chosen.values():
+        ranked.sort(key=lambda item: item[0])  # variations that fail more often first
+        kept += [rollout for _, several in ranked for rollout in several][: config.kept_per_task]
     return kept

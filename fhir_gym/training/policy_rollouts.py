@@ -71,18 +71,18 @@ def roll_out(
     by_pack: dict[str, list[EpisodeSpec]] = {}
     for name, spec in episodes:
         by_pack.setdefault(name.env_id, []).append(spec)
-    found: list[Rollout] = []
+    rollouts: list[Rollout] = []
     for env_id, specs in by_pack.items():
         with worlds.load(get_pack(env_id).world) as world:
-            given = plan(
+            episodes_plan = plan(
                 env_id, tasks=specs[0].task, variations=0, world=world, reward=config.reward, max_steps=config.max_steps
             )
-            chosen = RunPlan(given.config, tuple(specs), seed)
+            chosen = RunPlan(episodes_plan.config, tuple(specs), seed)
             running = run_plan(chosen, agent, concurrency=config.concurrency, resume=path)
             for number, _ in enumerate(_written(running, path), start=1):
-                on_rollout(len(found) + number)
-            found += _in_order(path, env_id, specs)
-    return found
+                on_rollout(len(rollouts) + number)
+            rollouts += _in_order(path, env_id, specs)
+    return rollouts
 
 
 def _written(running: Iterable[Rollout], path: Path) -> Iterable[Rollout]:
@@ -92,13 +92,13 @@ def _written(running: Iterable[Rollout], path: Path) -> Iterable[Rollout]:
 
 
 def _in_order(path: Path, env_id: str, specs: Sequence[EpisodeSpec]) -> list[Rollout]:
-    known: dict[EpisodeSpec, Rollout] = {}
+    by_episode: dict[EpisodeSpec, Rollout] = {}
     for rollout in read_rollouts(path):
         if rollout.env_id == env_id:
             spec = EpisodeSpec(rollout.task.key, rollout.task.variation, rollout.repeat)
-            if spec not in known or not known[spec].graded:
-                known[spec] = rollout
-    return [known[spec] for spec in specs if spec in known]
+            if spec not in by_episode or not by_episode[spec].graded:
+                by_episode[spec] = rollout
+    return [by_episode[spec] for spec in specs if spec in by_episode]
 
 
 def evaluation_names(config: ModelConfig, step: int, last: int) -> list[str]:

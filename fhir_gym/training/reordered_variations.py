@@ -42,7 +42,7 @@ def mirrored(variation: Variation) -> Variation:
         prompt=_renamed(variation.prompt, ids),
         setup=tuple(setup),
         _target=_renamed(variation._target, ids),
-        _qualifying=tuple(_renamed(one, ids) for one in variation._qualifying),
+        _qualifying=tuple(_renamed(reference, ids) for reference in variation._qualifying),
     )
 
 
@@ -67,8 +67,8 @@ def _mirrored_task(task: Task[Any]) -> Task[Any]:
     def variation(self: Task[Any], k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         return mirrored(task.variation(k, world, phrasing))
 
-    made: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()
-    return made
+    mirrored_task: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()
+    return mirrored_task
 
 
 def _exchanged_ids(setup: Sequence[Resource]) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _exchanged_ids(setup: Sequence[Resource]) -> dict[str, str]:
 
 def _renamed(text: str, ids: Mapping[str, str]) -> str:
     """Exchange ids in a text. Ids are words of their own, such as ``SLOT0122637`` in ``Slot/SLOT0122637``."""
-    return _WORD.sub(lambda found: ids.get(found[0], found[0]), text)
+    return _WORD.sub(lambda match: ids.get(match[0], match[0]), text)
 
 
 def _mapped(value: Any, ids: Mapping[str, str]) -> Any:
@@ -91,9 +91,9 @@ def _mapped(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return _renamed(value, ids)
     if isinstance(value, dict):
-        return {_mapped(key, ids): _mapped(one, ids) for key, one in value.items()}
+        return {_mapped(key, ids): _mapped(element, ids) for key, element in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(_mapped(one, ids) for one in value)
+        return type(value)(_mapped(element, ids) for element in value)
     if isinstance(value, BaseModel):
         return value.model_copy(update={name: _mapped(getattr(value, name), ids) for name in type(value).model_fields})
     if is_dataclass(value) and not isinstance(value, type):

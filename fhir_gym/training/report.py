@@ -45,7 +45,7 @@ def draw_curves(
         steps, shares = _points(pooled)
         axes.plot(steps, shares, color=colour, marker="o", markersize=3, label=name)
         intervals = [evaluation.interval for _, evaluation in pooled]
-        low, high = [100 * one for one, _ in intervals], [100 * one for _, one in intervals]
+        low, high = [100 * interval for interval, _ in intervals], [100 * interval for _, interval in intervals]
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     for number, (name, share) in enumerate(references.items()):
         axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=name)
@@ -58,11 +58,11 @@ def draw_curves(
 
 def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     """Draw the success rate of each task as bars, one colour per name; see `draw_curves`."""
-    tasks = sorted({(one.env_id, one.task) for evaluation in evaluations.values() for one in evaluation.tasks})
+    tasks = sorted({(task.env_id, task.task) for evaluation in evaluations.values() for task in evaluation.tasks})
     width = 0.8 / max(1, len(evaluations))
     figure, axes = _figure(max(4.0, min(12.0, 1.5 + 0.25 * len(tasks) * max(1, len(evaluations)))), 3.2)
     for number, (name, evaluation) in enumerate(evaluations.items()):
-        share = {(one.env_id, one.task): one.success for one in evaluation.tasks}
+        share = {(task.env_id, task.task): task.success for task in evaluation.tasks}
         places = [at + width * (number - (len(evaluations) - 1) / 2) for at in range(len(tasks))]
         heights = [100 * share.get(task, 0.0) for task in tasks]
         axes.bar(places, heights, width, color=_COLOURS[number % len(_COLOURS)], label=name)
@@ -111,11 +111,11 @@ class Variant:
 
     def curve(self, name: str = "test") -> list[tuple[int, Evaluation]]:
         """Return the evaluations of one name by step, with the episodes of all runs that evaluated at this step."""
-        found: dict[int, list[Evaluation]] = {}
+        by_step: dict[int, list[Evaluation]] = {}
         for run in self.runs:
             for step, evaluation in run.evaluations(name):
-                found.setdefault(step, []).append(evaluation)
-        return [(step, Evaluation.pooled(found[step])) for step in sorted(found)]
+                by_step.setdefault(step, []).append(evaluation)
+        return [(step, Evaluation.pooled(by_step[step])) for step in sorted(by_step)]
 
     def last(self, name: str = "test") -> Evaluation | None:
         """Return the last evaluation of each run, pooled; None if no run has one."""
@@ -246,7 +246,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
         "low": round(low, 6),
         "high": round(high, 6),
         "metrics": dict(evaluation.metrics),
-        "tasks": [[one.env_id, one.task, one.successes, one.episodes] for one in evaluation.tasks],
+        "tasks": [[task.env_id, task.task, task.successes, task.episodes] for task in evaluation.tasks],
         "repeats": [
             {"k": k, "pass_at_k": at_least_one, "reliability": every}
             for k, at_least_one, every in _repeats(evaluation.attempts)
@@ -273,7 +273,7 @@ def _plain_run(run: RunRecord) -> dict[str, Any]:
 
 def _summary(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
     for variant in variants:
-        for name in (one for one in variant.names() if one != "train"):
+        for name in (name for name in variant.names() if name != "train"):
             if len(variant.runs) > 1:
                 for run in variant.runs:
                     if run.evaluations(name):
@@ -319,13 +319,13 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
 def _task_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
     tables: list[Mapping[tuple[str, str], str]] = []
     for variant in variants:
-        found: dict[tuple[str, str], str] = {}
+        cells: dict[tuple[str, str], str] = {}
         for name in ("held_out", "test"):
             evaluation = variant.last(name)
-            for one in evaluation.tasks if evaluation else ():
+            for success in evaluation.tasks if evaluation else ():
                 mark = " (held out)" if name == "held_out" else ""
-                found[one.env_id, one.task] = f"{one.successes} of {one.episodes}{mark}"
-        tables.append(found)
+                cells[success.env_id, success.task] = f"{success.successes} of {success.episodes}{mark}"
+        tables.append(cells)
     keys = sorted({key for table in tables for key in table})
     several = len({env_id for env_id, _ in keys}) > 1
     for env_id, task in keys:

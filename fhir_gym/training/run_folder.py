@@ -60,8 +60,8 @@ class RunRecord:
 
     def evaluations(self, name: str = "test") -> list[tuple[int, Evaluation]]:
         """Return the evaluations of one name with their steps."""
-        found = (row for row in self.rows if row.get("evaluation") == name)
-        return [(row["step"], Evaluation.from_plain(row)) for row in found]
+        rows = (row for row in self.rows if row.get("evaluation") == name)
+        return [(row["step"], Evaluation.from_plain(row)) for row in rows]
 
     def evaluation_names(self) -> list[str]:
         """Return the names of the evaluations in the order of their first row."""
@@ -104,17 +104,17 @@ class RunFolder:
         self._spent_before = 0.0
         if self.path.exists() and not self.path.is_dir():
             raise TrainingError(f"{self.path} is not a folder")
-        known = _read_config(self.path)
-        if known is None:
+        recorded = _read_config(self.path)
+        if recorded is None:
             self._require_empty()
         elif self._is_unused():
-            known = None  # the earlier run ended before it did anything, so its config may be replaced
+            recorded = None  # the earlier run ended before it did anything, so its config may be replaced
         else:
-            self._require_equal(known)
+            self._require_equal(recorded)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(self.path, TrainingError)
         try:
-            if known is None:
+            if recorded is None:
                 content = {"recipe": recipe, "fhir_gym": fhir_gym.__version__, "config": config.model_dump(mode="json")}
                 write_file(self.path / _CONFIG, json.dumps(content, indent=2) + "\n", TrainingError)
             self._roll_back()
@@ -244,25 +244,25 @@ class RunFolder:
     def _is_unused(self) -> bool:
         return all(child.name in (_CONFIG, LOCK) for child in self.path.iterdir())
 
-    def _require_equal(self, known: Mapping[str, Any]) -> None:
-        if known["recipe"] != self._recipe:
+    def _require_equal(self, recorded: Mapping[str, Any]) -> None:
+        if recorded["recipe"] != self._recipe:
             raise TrainingError(
-                f"{self.path} holds a run of recipe {known['recipe']!r}, not {self._recipe!r}; use another folder"
+                f"{self.path} holds a run of recipe {recorded['recipe']!r}, not {self._recipe!r}; use another folder"
             )
         new, changeable = self._config.model_dump(mode="json"), type(self._config).changeable
         differing = [
-            f"{name} is {json.dumps(known['config'].get(name))} there and {json.dumps(new.get(name))} here"
-            for name in sorted({*known["config"], *new} - changeable)
-            if known["config"].get(name) != new.get(name)
+            f"{name} is {json.dumps(recorded['config'].get(name))} there and {json.dumps(new.get(name))} here"
+            for name in sorted({*recorded["config"], *new} - changeable)
+            if recorded["config"].get(name) != new.get(name)
         ]
         if differing:
             raise TrainingError(
                 f"{self.path} holds a run with another config: {'; '.join(differing)}. "
                 "Use the same config to resume it, or another folder"
             )
-        if known["fhir_gym"] != fhir_gym.__version__:
+        if recorded["fhir_gym"] != fhir_gym.__version__:
             warnings.warn(
-                f"{self.path} was started with fhir_gym {known['fhir_gym']} and continues with "
+                f"{self.path} was started with fhir_gym {recorded['fhir_gym']} and continues with "
                 f"{fhir_gym.__version__}; results may differ",
                 stacklevel=3,
             )
@@ -275,23 +275,25 @@ def read_run(path: str | Path) -> RunRecord:
         TrainingError: The folder holds no training run.
     """
     folder = Path(path)
-    known = _read_config(folder)
-    if known is None:
+    recorded = _read_config(folder)
+    if recorded is None:
         raise TrainingError(f"{folder} holds no training run: it has no {_CONFIG}")
-    return RunRecord(folder, known["recipe"], known["fhir_gym"], known["config"], tuple(_rows(folder / _METRICS)))
+    return RunRecord(
+        folder, recorded["recipe"], recorded["fhir_gym"], recorded["config"], tuple(_rows(folder / _METRICS))
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any] | None:
     path = folder / _CONFIG
     try:
-        known = json.loads(path.read_text("utf-8"))
+        recorded = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
-    if not isinstance(known, dict) or not {"recipe", "fhir_gym", "config"} <= known.keys():
+    if not isinstance(recorded, dict) or not {"recipe", "fhir_gym", "config"} <= recorded.keys():
         raise TrainingError(f"{path} is not the config of a training run")
-    return known
+    return recorded
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -306,8 +308,8 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints, the latest last."""
-    found = sorted((folder / _CHECKPOINTS).glob("[0-9]*-step-*"))
-    return [Checkpoint(int(path.name.rpartition("-")[2]), path) for path in found]
+    paths = sorted((folder / _CHECKPOINTS).glob("[0-9]*-step-*"))
+    return [Checkpoint(int(path.name.rpartition("-")[2]), path) for path in paths]
 
 
 def _size(path: Path) -> int:

@@ -184,8 +184,8 @@ def evaluate(policy: Policy, envs: Sequence[MenuEnv], choices: Sequence[EpisodeC
         while free and (choice := next(waiting, None)) is not None:
             env = free.pop()
             options = {"env_id": choice.env_id, "task": choice.task, "variation": choice.variation}
-            given = {} if choice.phrasing is None else {"phrasing": choice.phrasing}
-            running.append((env, choice, env.reset(options=options | given)[0]))
+            phrasing = {} if choice.phrasing is None else {"phrasing": choice.phrasing}
+            running.append((env, choice, env.reset(options=options | phrasing)[0]))
         if not running:
             return Evaluation.from_outcomes(outcomes)
         stacked = {key: np.stack([seen[key] for *_, seen in running]) for key in running[0][2]}

@@ -267,7 +267,7 @@ class _Recorder(BaseCallback):
         config, before, now = self._config, self._logged or 0, self.num_timesteps
         self._logged = now
         names = self._episodes[0] if self._episodes else ()
-        means = {name: float(np.mean([one[name] for one in self._episodes])) for name in names}
+        means = {name: float(np.mean([episode[name] for episode in self._episodes])) for name in names}
         losses = {
             name.removeprefix("train/"): float(value)
             for name, value in self.logger.name_to_value.items()
@@ -284,8 +284,8 @@ class _Recorder(BaseCallback):
 
 def _save(model: Any, folder: RunFolder) -> None:
     """Save a checkpoint: the model, the curricula and the random states."""
-    curricula = {id(one): one for one in model.get_env().get_attr("curriculum")}
-    states = [one.state_dict() for one in curricula.values()]
+    curricula = {id(curriculum): curriculum for curriculum in model.get_env().get_attr("curriculum")}
+    states = [curriculum.state_dict() for curriculum in curricula.values()]
     folder.save_checkpoint(model.num_timesteps, lambda path: save_checkpoint(path, model, states))
 
 

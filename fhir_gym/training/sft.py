@@ -102,17 +102,17 @@ def make_examples(config: ModelConfig, tuner: Tuner, rollouts: Iterable[Rollout]
     Raises:
         TrainingError: No example remains.
     """
-    selection, found = Selection(), dict[Example, None]()
+    selection, examples = Selection(), dict[Example, None]()
     for rollout in rollouts:
         if selection.refusal(rollout) is None:
             example = make_example(
                 rollout, tuner.transformer, system=config.system, observation_chars=config.observation_chars
             )
             if len(example.ids) <= config.max_tokens:
-                found[example] = None
-    if not found:
+                examples[example] = None
+    if not examples:
         raise TrainingError(
             f"there are no examples: no rollout of a training task is successful and has at most {config.max_tokens} "
             "tokens (max_tokens)"
         )
-    return list(found)
+    return list(examples)

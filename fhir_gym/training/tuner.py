@@ -79,7 +79,7 @@ class Tuner:
         network, self.tokenizer = load_model(config, dtype, model)
         self._network = self._with_adapters(network) if config.lora_rank else network
         self.transformer = Transformer.around(network, self.tokenizer)
-        weights = [one for one in self._network.parameters() if one.requires_grad]
+        weights = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0)
         self.done = 0
 
@@ -104,7 +104,7 @@ class Tuner:
 
     def save(self, folder: Path) -> None:
         """Save trained weights, optimizer and step count to a folder."""
-        weights = {name: one for name, one in self._network.state_dict().items() if name in self._trained}
+        weights = {name: tensor for name, tensor in self._network.state_dict().items() if name in self._trained}
         state = {"weights": weights, "optimizer": self._optimizer.state_dict(), "done": self.done}
         self._torch.save(state, folder / "tuner.pt")
 
@@ -133,7 +133,9 @@ class Tuner:
 
     @property
     def _trained(self) -> frozenset[str]:
-        return frozenset(name for name, one in self._network.named_parameters() if one.requires_grad)
+        return frozenset(
+            name for name, named_parameter in self._network.named_parameters() if named_parameter.requires_grad
+        )
 
     def _with_adapters(self, network: Any) -> Any:
         peft = _package("peft")

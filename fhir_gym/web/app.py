@@ -98,8 +98,8 @@ def _problem(method: str, headers: Headers) -> str | None:
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     # From a page with the policy `no-referrer`, browsers send the origin "null"; then the site alone decides.
-    known = (None, f"http://{host}") if site is None else (None, f"http://{host}", "null")
-    if site not in (None, "same-origin") or origin not in known:
+    own_origins = (None, f"http://{host}") if site is None else (None, f"http://{host}", "null")
+    if site not in (None, "same-origin") or origin not in own_origins:
         return "This viewer accepts forms only from its own pages.\n"
     return None
 
@@ -187,10 +187,10 @@ def serve_viewer(
 
 def _asset(request: Request) -> Response:
     """Return a static file of the package; the name is looked up in a table, never used as a path."""
-    found = ASSETS.get(request.path_params["name"])
-    if found is None:
+    asset = ASSETS.get(request.path_params["name"])
+    if asset is None:
         raise HTTPException(404, "There is no such file.")
-    path, media_type = found
+    path, media_type = asset
     return Response(path.read_bytes(), media_type=media_type)
 
 
@@ -198,8 +198,10 @@ def _state(context: ViewerContext) -> Callable[[Request], Response]:
     """Return the endpoint that tells the script of the pages whether the table has changed."""
 
     def state(_: Request) -> Response:
-        found = context.index.state
-        return JSONResponse({"version": found.version, "episodes": found.episodes, "complete": found.complete})
+        index_state = context.index.state
+        return JSONResponse(
+            {"version": index_state.version, "episodes": index_state.episodes, "complete": index_state.complete}
+        )
 
     return state
 

@@ -90,8 +90,8 @@ class ComparisonQuery:
 
     def url(self, **changes: object) -> dict[str, object]:
         """Return the parameters of a URL after changes; without a change of the page, its first page."""
-        wanted = {**asdict(self), "page": 1, **changes}
-        return {name: value for name, value in wanted.items() if value != "" and (name, value) != ("page", 1)}
+        fields = {**asdict(self), "page": 1, **changes}
+        return {name: value for name, value in fields.items() if value != "" and (name, value) != ("page", 1)}
 
 
 def routes(context: ViewerContext) -> list[BaseRoute]:
@@ -108,7 +108,7 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
     runs = [run.id for run in context.index.runs()][:_MAX_EXPORTED_RUNS]
     for number, (first, second) in enumerate(combinations(runs, 2)):
         counts = _counts(context.index, ComparisonQuery(first, second))
-        for show, pairs in [("", sum(counts.values())), *((one, counts.get(one, 0)) for one in OUTCOMES)]:
+        for show, pairs in [("", sum(counts.values())), *((outcome, counts.get(outcome, 0)) for outcome in OUTCOMES)]:
             for page in range(1, number_of_pages(pairs) + 1):
                 query = ComparisonQuery(first, second, show, page)
                 names = [context.links.comparison(**query.url(page=page))]

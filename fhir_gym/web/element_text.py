@@ -57,9 +57,9 @@ def _object_text(value: Mapping[str, Json], depth: int) -> str:
         return f"{len(value)} elements"
     for children, text_of in _FORMS:
         if not children.isdisjoint(value):
-            found = text_of(value, depth - 1)
-            if found:
-                return found
+            shown_text = text_of(value, depth - 1)
+            if shown_text:
+                return shown_text
     parts = [f"{name}: {text}" for name, inner in list(value.items())[:_MAX_ITEMS] if (text := _text(inner, depth - 1))]
     more = len(value) - _MAX_ITEMS
     return ", ".join(parts) + (", …" if more > 0 else "")
@@ -81,13 +81,13 @@ def _concept(value: Mapping[str, Json], depth: int) -> str:
 
 def _name(value: Mapping[str, Json], depth: int) -> str:
     parts = [value.get(name) for name in ("prefix", "given", "family", "suffix")]
-    words = [_text(one, depth) for part in parts for one in (part if isinstance(part, list) else [part])]
+    words = [_text(name_part, depth) for part in parts for name_part in (part if isinstance(part, list) else [part])]
     return _text(value.get("text"), depth) or " ".join(word for word in words if word)
 
 
 def _address(value: Mapping[str, Json], depth: int) -> str:
     line = value.get("line")
-    street = [_text(one, depth) for one in (line if isinstance(line, list) else [line])]
+    street = [_text(address_line, depth) for address_line in (line if isinstance(line, list) else [line])]
     rest = [_text(value.get(name), depth) for name in ("city", "state", "postalCode", "country")]
     return _text(value.get("text"), depth) or ", ".join(part for part in (*street, *rest) if part)
 
@@ -119,8 +119,8 @@ def _code(value: Mapping[str, Json], depth: int) -> str:
 
 def _extension(value: Mapping[str, Json], depth: int) -> str:
     name = _text(value.get("url"), depth).rpartition("/")[2]
-    found = next((_text(inner, depth) for key, inner in value.items() if key.startswith("value")), "")
-    return f"{name}: {found}" if found else name
+    text = next((_text(inner, depth) for key, inner in value.items() if key.startswith("value")), "")
+    return f"{name}: {text}" if text else name
 
 
 def _child(name: str) -> Callable[[Mapping[str, Json], int], str]:

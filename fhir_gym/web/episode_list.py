@@ -77,16 +77,16 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
     """Yield the pages of the whole table, and of each value of each filter."""
     index = context.index
     queries = [EpisodeQuery()]
-    for one in filters(index):
-        queries += [EpisodeQuery.of({one.name: option.value}) for option in one.options]
+    for episode_filter in filters(index):
+        queries += [EpisodeQuery.of({episode_filter.name: option.value}) for option in episode_filter.options]
     for query in queries:
         where, parameters = query.where(None)
         [(episodes,)] = index.select(f"SELECT count(*) FROM episode WHERE {where}", parameters)
         for page in range(1, number_of_pages(episodes) + 1):
-            wanted = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
-            name = context.links.episodes(**wanted.url(page=page))
+            exported_query = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
+            name = context.links.episodes(**exported_query.url(page=page))
             if name is not None:
-                yield ExportedPage(name, partial(render, context, wanted))
+                yield ExportedPage(name, partial(render, context, exported_query))
 
 
 def render(context: ViewerContext, query: EpisodeQuery) -> str:
@@ -104,15 +104,17 @@ def render(context: ViewerContext, query: EpisodeQuery) -> str:
     page = min(query.page, last)
     columns = ("id", "file", "line", "run", *COLUMNS)
     sql = f"SELECT {', '.join(columns)} FROM episode WHERE {where} ORDER BY {query.order()} LIMIT ? OFFSET ?"
-    found = index.select(sql, [*parameters, PAGE_SIZE, (page - 1) * PAGE_SIZE])
-    rows = [dict(zip(columns, row, strict=True)) for row in found]
+    page_rows = index.select(sql, [*parameters, PAGE_SIZE, (page - 1) * PAGE_SIZE])
+    rows = [dict(zip(columns, row, strict=True)) for row in page_rows]
     runs = {run.id: run.name for run in index.runs()}
     paths = [str(path) for path in index.paths]
     return context.render(
         "episodes.html.j2",
         query=query,
         filters=filters(index),
-        titles=_COLUMN_TITLES if len(runs) > 1 else tuple(one for one in _COLUMN_TITLES if one[0] != "run"),
+        titles=_COLUMN_TITLES
+        if len(runs) > 1
+        else tuple(column_title for column_title in _COLUMN_TITLES if column_title[0] != "run"),
         numeric=_NUMERIC,
         rows=rows,
         checks=_failed_checks(index, [row["id"] for row in rows]),
@@ -138,22 +140,22 @@ def _filters(index: RolloutIndex) -> list[Filter]:
     titles = {
         task: " ".join([task, title]) for task, title in index.select("SELECT task, max(title) FROM episode GROUP BY 1")
     }
-    found = [
+    shown_filters = [
         Filter("file", "File", _options(index, "file", {file: str(path) for file, path in enumerate(paths)})),
         Filter("run", "Run", tuple(Option(str(run.id), run.name, run.episodes) for run in runs[:_MAX_OPTIONS])),
         Filter("pack", "Environment", _options(index, "env_id")),
         Filter("task", "Task", _options(index, "task", titles)),
     ]
-    found = [one for one in found if len(one.options) > 1]
+    shown_filters = [episode_filter for episode_filter in shown_filters if len(episode_filter.options) > 1]
     results = (("success", "success"), ("failed", "failed"), ("unjudged", "not judged"))
     errors = (("failure", "ended by a failure"), ("invalid", "has invalid actions"), ("none", "neither"))
     checks = "SELECT name, count(*) FROM failed_check GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
     return [
-        *found,
-        Filter("result", "Result", tuple(Option(*one) for one in results)),
+        *shown_filters,
+        Filter("result", "Result", tuple(Option(*result) for result in results)),
         Filter("check", "Failed check", tuple(Option(*row) for row in _named(index.select(checks, [_MAX_OPTIONS])))),
         Filter("stop", "Stop reason", _options(index, "stop_reason")),
-        Filter("error", "Error", tuple(Option(*one) for one in errors)),
+        Filter("error", "Error", tuple(Option(*error) for error in errors)),
     ]
 
 
@@ -171,8 +173,8 @@ def _named(rows: list[tuple[Any, ...]]) -> list[tuple[str, str, int]]:
 def _failed_checks(index: RolloutIndex, episodes: list[int]) -> dict[int, list[str]]:
     """Return the names of the failed checks of some episodes."""
     marks = ", ".join("?" * len(episodes))
-    found: dict[int, list[str]] = {}
+    checks: dict[int, list[str]] = {}
     sql = f"SELECT episode, name FROM failed_check WHERE episode IN ({marks}) ORDER BY episode, name"
     for episode, name in index.select(sql, episodes):
-        found.setdefault(episode, []).append(name)
-    return found
+        checks.setdefault(episode, []).append(name)
+    return checks

@@ -189,15 +189,15 @@ class EpisodePages:
     def _urls_around(self, file: int, line: int, query: EpisodeQuery) -> dict[str, str | None]:
         """Return the addresses of a table, and of the episodes before and after an episode in the table."""
         context = self._context
-        links, index, wanted = context.links, context.index, query.url()
-        if wanted:
+        links, index, query_fields = context.links, context.index, query.url()
+        if query_fields:
             before, after = index.neighbours_where(file, line, *context.where(query), query.order())
         else:
             before, after = index.neighbours(file, line)
         return {
-            "previous": links.episode(*before, wanted) if before else None,
-            "next": links.episode(*after, wanted) if after else None,
-            "table": links.episodes(**wanted),
+            "previous": links.episode(*before, query_fields) if before else None,
+            "next": links.episode(*after, query_fields) if after else None,
+            "table": links.episodes(**query_fields),
         }
 
 
@@ -244,7 +244,7 @@ class ReferenceLinks:
         """Whether the page has a table of the start state with a row for the resource."""
         start_state = None if self._prefix else self._trace.start_state
         return start_state is not None and any(
-            row[0].target == target for one in start_state.tables for row in one.rows
+            row[0].target == target for table in start_state.tables for row in table.rows
         )
 
 
@@ -261,7 +261,7 @@ def timeline_rows(trace: EpisodeTrace) -> list[TimelineRow]:
     if trace.timeline is None or not any(entry.time for entry in trace.timeline.entries):
         return []
     sent = (number for number, turn in enumerate(trace.timeline.turns, start=1) if turn.request is not None)
-    return [TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
+    return [TimelineRow(entry, next(sent, None) if entry.who == "agent" else None) for entry in trace.timeline.entries]
 
 
 def episode_side(
@@ -288,7 +288,11 @@ def _settings(rollout: Rollout) -> LongText | None:
 
 def _opening(rollout: Rollout) -> list[tuple[str, LongText]]:
     """Return role and text of the messages before the model's first reply."""
-    return [(str(one.get("role")), message_text(one)) for one in rollout.opening.messages] if rollout.opening else []
+    return (
+        [(str(message.get("role")), message_text(message)) for message in rollout.opening.messages]
+        if rollout.opening
+        else []
+    )
 
 
 @dataclass(frozen=True, slots=True)

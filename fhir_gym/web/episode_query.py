@@ -77,16 +77,18 @@ class EpisodeQuery:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Self:
         """Return the query of a URL. Unknown parameters and orders are ignored."""
-        given = {field.name: parameters.get(field.name, "")[:_MAX_TEXT] for field in fields(cls)}
-        page = page_number(given.pop("page"))
-        sort = given["sort"] if given["sort"].removeprefix("-") in ORDERS else ""
-        return cls(**{**given, "text": given["text"].strip(), "sort": sort}, page=page)
+        texts = {field.name: parameters.get(field.name, "")[:_MAX_TEXT] for field in fields(cls)}
+        page = page_number(texts.pop("page"))
+        sort = texts["sort"] if texts["sort"].removeprefix("-") in ORDERS else ""
+        return cls(**{**texts, "text": texts["text"].strip(), "sort": sort}, page=page)
 
     def url(self, **changes: object) -> dict[str, object]:
         """Return the parameters of a URL after changes; without a change of the page, its first page."""
-        wanted = {**asdict(self), "page": 1, **changes}
+        fields_by_name = {**asdict(self), "page": 1, **changes}
         return {
-            name: value for name, value in wanted.items() if value not in ("", None) and (name, value) != ("page", 1)
+            name: value
+            for name, value in fields_by_name.items()
+            if value not in ("", None) and (name, value) != ("page", 1)
         }
 
     @property
@@ -110,9 +112,9 @@ class EpisodeQuery:
             if value:
                 conditions.append(f"{column} = ?")
                 parameters.append(value)
-        for known, value in ((RESULTS, self.result), (ERRORS, self.error)):
+        for by_name, value in ((RESULTS, self.result), (ERRORS, self.error)):
             if value:
-                conditions.append(f"({known.get(value, '0')})")
+                conditions.append(f"({by_name.get(value, '0')})")
         if self.check:
             conditions.append("id IN (SELECT episode FROM failed_check WHERE name = ?)")
             parameters.append(self.check)
@@ -124,5 +126,5 @@ class EpisodeQuery:
     def order(self) -> str:
         """Return the SQL of the order, which ends with the order of the files."""
         direction = "DESC" if self.sort.startswith("-") else "ASC"
-        wanted = ORDERS.get(self.sort.removeprefix("-"), "")
-        return ", ".join([*([wanted.format(direction)] if wanted else []), "file", "line"])
+        column = ORDERS.get(self.sort.removeprefix("-"), "")
+        return ", ".join([*([column.format(direction)] if column else []), "file", "line"])

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 
 from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import Change, World
 from fhir_gym.fhir.messages import Response
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import Rollout, Turn, run
 from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, base_url_of, replay
 from fhir_gym.tasks import Check
@@ -104,14 +104,15 @@ class EpisodeTrace:
 
     def turns_of(self, references: Iterable[str]) -> list[int]:
         """Return the numbers of the turns that read or wrote one of these resources."""
-        wanted = set(references)
-        return [number for number, turn in enumerate(self.turns, 1) if not wanted.isdisjoint(turn.touched)]
+        named = set(references)
+        return [number for number, turn in enumerate(self.turns, 1) if not named.isdisjoint(turn.touched)]
 
     def required_records(self) -> list[tuple[str, list[int]]]:
         """Return each record that the agent must read, with the numbers of the turns that returned it."""
         required = self.timeline.required_records if self.timeline else ()
         return [
-            (one, [number for number, turn in enumerate(self.turns, 1) if one in turn.returned]) for one in required
+            (required_record, [number for number, turn in enumerate(self.turns, 1) if required_record in turn.returned])
+            for required_record in required
         ]
 
     def turns_behind(self, check: Check) -> list[int]:
@@ -122,7 +123,7 @@ class EpisodeTrace:
         """
         if check.name in ("answer", ANSWER_FORM):
             return [] if self.answer_turn is None else [self.answer_turn]
-        named = _named_resources(check, {one for turn in self.turns for one in turn.touched})
+        named = _named_resources(check, {reference for turn in self.turns for reference in turn.touched})
         behind = self.turns_of(named)
         wrote = [number for number in behind if not named.isdisjoint(self.turns[number - 1].written)]
         if wrote:
@@ -149,13 +150,13 @@ def trace_episode(rollout: Rollout, world: World | str) -> EpisodeTrace:
 
 def _start_state(timeline: Timeline, turns: Sequence[TurnTrace], base_url: str) -> ResourceView:
     required = set(timeline.required_records)
-    touched = {one for turn in turns for one in turn.touched}
+    touched = {reference for turn in turns for reference in turn.touched}
 
     def order(resource: Resource) -> tuple[bool, bool]:
         reference = f"{resource['resourceType']}/{resource['id']}"
         return reference not in required, reference not in touched
 
-    entries = [{"resource": one} for one in sorted(timeline.setup, key=order)]
+    entries = [{"resource": resource} for resource in sorted(timeline.setup, key=order)]
     return view_json({"resourceType": "Bundle", "type": "collection", "entry": entries}, base_url, _START_STATE)
 
 
@@ -185,10 +186,14 @@ def _replayed(rollout: Rollout, world: World) -> tuple[str | None, Timeline | No
 
 
 def _replayed_trace(turn: Turn, replayed: ReplayedTurn, base_url: str) -> TurnTrace:
-    written = {f"{one.resource_type}/{one.id}" for one in replayed.changes}
+    written = {f"{change.resource_type}/{change.id}" for change in replayed.changes}
     request = replayed.request
     if request is not None:
-        written |= {f"{one.resource_type}/{one.id}" for one in request.response.done if one.effect and one.id}
+        written |= {
+            f"{interaction.resource_type}/{interaction.id}"
+            for interaction in request.response.done
+            if interaction.effect and interaction.id
+        }
     returned = frozenset(returned_resources([request]) if request else ())
     differs = turn.status != 0 and turn.observation != replayed.observation
     if differs:
@@ -212,10 +217,10 @@ def _recorded_trace(turn: Turn) -> TurnTrace:
     response, action = read_response(turn.observation), GRAMMAR.parse(turn.action)
     if response is None or not isinstance(action, Action) or action.kind == "FINISH":
         return TurnTrace()
-    found = frozenset(_references_in(response))
+    references = frozenset(_references_in(response))
     if action.kind == "GET" or response.status >= 300:
-        return TurnTrace(returned=found)
-    return TurnTrace(written=found | set(_REFERENCE.findall(action.url)))
+        return TurnTrace(returned=references)
+    return TurnTrace(written=references | set(_REFERENCE.findall(action.url)))
 
 
 def _references_in(response: Response) -> Iterator[str]:
@@ -228,9 +233,11 @@ def _references_in(response: Response) -> Iterator[str]:
     except (ValueError, RecursionError):
         return
     entries = body.get("entry") if isinstance(body, dict) else None
-    contained = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
-    for one in (body, *contained):
-        kind, id = (one.get("resourceType"), one.get("id")) if isinstance(one, dict) else (None, None)
+    contained = (
+        [entry.get("resource") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
+    for resource in (body, *contained):
+        kind, id = (resource.get("resourceType"), resource.get("id")) if isinstance(resource, dict) else (None, None)
         if isinstance(kind, str) and isinstance(id, str) and kind not in ("Bundle", "OperationOutcome"):
             yield f"{kind}/{id}"
 
@@ -240,7 +247,7 @@ def _named_resources(check: Check, touched: Collection[str]) -> set[str]:
     values = json.dumps([check.expected, check.actual], ensure_ascii=False)[:_MAX_SEARCHED]
     named = set(_REFERENCE.findall(f"{check.name} {values}"))
     texts = set(_TEXT.findall(values))
-    return {one for one in touched if one in named or one.partition("/")[2] in texts}
+    return {reference for reference in touched if reference in named or reference.partition("/")[2] in texts}
 
 
 MAX_DIFFERENCES = 100

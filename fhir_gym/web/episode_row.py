@@ -132,7 +132,7 @@ def _row(data: dict[str, Any]) -> EpisodeRow:
         invalid=sum(turn.get("error") is not None for turn in turns),
         tokens=_integer(usage["prompt"]) + _integer(usage["completion"]) if usage else None,
         seconds=sum(_float(timings[name]) for name in ("prepare", "agent", "server")) if timings else None,
-        failed_checks=tuple({_text(one["name"]): None for one in checks if not one["passed"]})[:_MAX_CHECKS],
+        failed_checks=tuple({_text(check["name"]): None for check in checks if not check["passed"]})[:_MAX_CHECKS],
     )
 
 

@@ -116,7 +116,7 @@ def _write_in_workers(prepare: Callable[[], PageWriter], names: Sequence[str], w
     # Neighbouring pages stay together, because they show the same episode, which is replayed once.
     parts = [names[first : first + _PART] for first in range(0, len(names), _PART)]
     with processes.worker_pool(min(workers, len(parts)), prepare) as submit:
-        yield from (one.result() for one in as_completed([submit(_write_part, part) for part in parts]))
+        yield from (future.result() for future in as_completed([submit(_write_part, part) for part in parts]))
 
 
 def _packed_packs(index: RolloutIndex) -> bytes:

@@ -151,8 +151,8 @@ def _segment(text: str) -> str:
 
 
 def _with_query(path: str, query: Mapping[str, object]) -> str:
-    given = [(name, value) for name, value in query.items() if value not in (None, "")]
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+    pairs = [(name, value) for name, value in query.items() if value not in (None, "")]
+    return f"{path}?{urlencode(pairs, errors='replace')}" if pairs else path
 
 
 def _part(value: object) -> str:

@@ -144,17 +144,19 @@ def patient_timeline(session: FhirSession, patient: str, types: Iterable[str]) -
         types: The resource types to search.
     """
     left_out: dict[str, int] = {}
-    found: dict[str, list[Resource]] = {}
+    by_kind: dict[str, list[Resource]] = {}
     for kind in types:
         if kind == "Patient" or "patient" not in search_parameters(kind):
             continue
         most = _MOST_OBSERVATIONS if kind == "Observation" else _MOST_EVENTS
-        found[kind], total = _newest(session, kind, patient, most)
-        if total > len(found[kind]):
-            left_out[kind] = total - len(found[kind])
-    observations = found.pop("Observation", [])
-    visits = _records_of_encounters([*observations, *(one for several in found.values() for one in several)])
-    events = [event for several in found.values() for one in several if (event := _event(one, visits))]
+        by_kind[kind], total = _newest(session, kind, patient, most)
+        if total > len(by_kind[kind]):
+            left_out[kind] = total - len(by_kind[kind])
+    observations = by_kind.pop("Observation", [])
+    visits = _records_of_encounters(
+        [*observations, *(resource for several in by_kind.values() for resource in several)]
+    )
+    events = [event for several in by_kind.values() for resource in several if (event := _event(resource, visits))]
     events.sort(key=lambda event: (moment(event.date), event.resource_type, event.id), reverse=True)
     return PatientTimeline(tuple(events), tuple(_series(observations, patient)), left_out)
 
@@ -166,10 +168,10 @@ def moment(text: Json) -> datetime | None:
     if len(text) in (4, 7):
         text += "-01-01"[: 10 - len(text)] if len(text) == 4 else "-01"
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _newest(session: FhirSession, kind: str, patient: str, most: int) -> tuple[list[Resource], int]:
@@ -183,12 +185,12 @@ def _newest(session: FhirSession, kind: str, patient: str, most: int) -> tuple[l
 
 def _records_of_encounters(resources: Iterable[Resource]) -> dict[str, Counter[str]]:
     """Return, for the reference of each encounter, the number of records of each type that belong to it."""
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for resource in resources:
         reference = _at(resource, "encounter", "reference")
         if isinstance(reference, str):
-            found.setdefault(reference, Counter())[str(resource.get("resourceType"))] += 1
-    return found
+            counts.setdefault(reference, Counter())[str(resource.get("resourceType"))] += 1
+    return counts
 
 
 def _event(resource: Resource, visits: Mapping[str, Counter[str]]) -> Event | None:
@@ -209,12 +211,14 @@ def _start(value: Json) -> str | None:
 
 
 def _series(observations: list[Resource], patient: str) -> Iterator[Series]:
-    found: dict[tuple[str, str], _Measurement] = {}
+    measurements: dict[tuple[str, str], _Measurement] = {}
     for observation in reversed(observations):  # the oldest first
         for name, part in _parts(observation):
-            _add(found, observation, name, part, patient)
-    for one in sorted(found.values(), key=lambda one: (one.category, one.name, one.unit)):
-        yield _finished(one)
+            _add(measurements, observation, name, part, patient)
+    for measurement in sorted(
+        measurements.values(), key=lambda measurement: (measurement.category, measurement.name, measurement.unit)
+    ):
+        yield _finished(measurement)
 
 
 def _parts(observation: Resource) -> Iterator[tuple[str, Json]]:
@@ -230,7 +234,7 @@ def _parts(observation: Resource) -> Iterator[tuple[str, Json]]:
 
 
 def _add(
-    found: dict[tuple[str, str], _Measurement], observation: Resource, name: str, part: Json, patient: str
+    measurements: dict[tuple[str, str], _Measurement], observation: Resource, name: str, part: Json, patient: str
 ) -> None:
     date = next((text for key in _DATES if (text := _start(observation.get(key)))), None)
     time = moment(date)
@@ -243,35 +247,39 @@ def _add(
     query = f"Observation?patient={quote(patient, safe='')}"
     query += f"&code={quote(code, safe='', errors='replace')}" if isinstance(code, str) else ""
     category = element_text(observation.get("category"))
-    one = found.setdefault((name, unit), _Measurement(name, category, query, unit))
+    measurement = measurements.setdefault((name, unit), _Measurement(name, category, query, unit))
     number = _number(_at(quantity, "value"))
     if number is not None:
-        one.points.append((time, number))
-    one.texts.append((date, element_text(value) or "no value"))
-    one.limits = _at(part, "referenceRange", 0)
+        measurement.points.append((time, number))
+    measurement.texts.append((date, element_text(value) or "no value"))
+    measurement.limits = _at(part, "referenceRange", 0)
 
 
-def _finished(one: _Measurement) -> Series:
-    low, high = _number(_at(one.limits, "low", "value")), _number(_at(one.limits, "high", "value"))
-    date, latest = one.texts[-1]
-    one.points.sort(key=lambda point: point[0])
-    values = [value for _, value in one.points]
+def _finished(measurement: _Measurement) -> Series:
+    low, high = _number(_at(measurement.limits, "low", "value")), _number(_at(measurement.limits, "high", "value"))
+    date, latest = measurement.texts[-1]
+    measurement.points.sort(key=lambda point: point[0])
+    values = [value for _, value in measurement.points]
     # the latest value may be a text, or an observation without a value
-    last = values[-1] if values and moment(date) == one.points[-1][0] else None
+    last = values[-1] if values and moment(date) == measurement.points[-1][0] else None
     flag = "" if last is None else _flag(last, low, high)
-    first = one.texts[0][0][:10]
-    summary = f"{len(one.texts)} values from {first} to {date[:10]}" if len(one.texts) > 1 else f"1 value on {first}"
+    first = measurement.texts[0][0][:10]
+    summary = (
+        f"{len(measurement.texts)} values from {first} to {date[:10]}"
+        if len(measurement.texts) > 1
+        else f"1 value on {first}"
+    )
     if values:
-        summary += f", lowest {min(values):g}, highest {max(values):g} {one.unit}".rstrip()
+        summary += f", lowest {min(values):g}, highest {max(values):g} {measurement.unit}".rstrip()
     return Series(
-        name=one.name,
-        category=one.category,
-        query=one.query,
-        count=len(one.texts),
-        unit=one.unit,
+        name=measurement.name,
+        category=measurement.category,
+        query=measurement.query,
+        count=len(measurement.texts),
+        unit=measurement.unit,
         latest=latest,
         latest_date=date,
-        reference_range=element_text(one.limits),
+        reference_range=element_text(measurement.limits),
         flag=flag,
         summary=summary,
         chart=sparkline(values, low, high) if values else None,
@@ -344,7 +352,7 @@ def sparkline(values: Sequence[float], low: float | None = None, high: float | N
         low: Lower limit of the reference range.
         high: Upper limit of the reference range.
     """
-    shown = [*values, *(one for one in (low, high) if one is not None)]
+    shown = [*values, *(limit for limit in (low, high) if limit is not None)]
     bottom, half = min(shown), max(shown) / 2 - min(shown) / 2  # a whole difference may be too large for a float
 
     def x(place: int) -> float:

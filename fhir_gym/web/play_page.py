@@ -19,12 +19,12 @@ from starlette.routing import BaseRoute, Route
 from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.arguments import parse_phrasing
-from fhir_gym.episode import read_response
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.http_server import read_body
+from fhir_gym.observations import read_response
 from fhir_gym.printable import JSON_ESCAPES
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.plan import EpisodeSpec
@@ -105,7 +105,7 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
         tasks=tasks or {},
         phrasings=max((len(task.prompts) for task in (tasks or {}).values()), default=0),
         with_brief=any(task.brief is not None for task in (tasks or {}).values()),
-        gradings=[one for one in GRADINGS if any(one in task.gradings for task in (tasks or {}).values())],
+        gradings=[grading for grading in GRADINGS if any(grading in task.gradings for task in (tasks or {}).values())],
         worlds=context.worlds.names(),
         chosen=chosen,
         running=[(play, play.record()) for play in context.plays.all()],
@@ -113,13 +113,13 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
     )
 
 
-def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str = "") -> str:
+def render_play(context: ViewerContext, play: Play, form: _Fields, problem: str = "") -> str:
     """Return the page of an episode that a person plays, or played.
 
     Args:
         context: The viewer.
         play: The play.
-        given: Values for the forms. `url` fills in the URL of the next request, `change` a request that replaces the
+        form: Values for the forms. `url` fills in the URL of the next request, `change` a request that replaces the
             resource of the latest answer.
         problem: Why the last form was not an action.
     """
@@ -143,7 +143,7 @@ def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str
         url_of=ReferenceLinks(context, world, trace) if play.over else partial(_next_request, play),
         further_pages=[(name, _fill_in(play, url)) for name, url in (last.links if last else ()) if name != "self"],
         changeable=f"{resource['resourceType']}/{resource['id']}" if resource else "",
-        given=_change_of(resource) if resource and "change" in given else given,
+        given=_change_of(resource) if resource and "change" in form else form,
         problem=problem,
         methods=_METHODS,
     )
@@ -160,8 +160,8 @@ def render_gold(context: ViewerContext, play: Play) -> str:
     rollout, world = play.record(), play.world
     solution = play_gold(rollout, world)
     sides = [
-        episode_side(title, name, context, one, trace_episode(one, world), world)
-        for title, name, one in (("Your episode", "episode", rollout), ("Reference solution", "gold", solution))
+        episode_side(title, name, context, shown, trace_episode(shown, world), world)
+        for title, name, shown in (("Your episode", "episode", rollout), ("Reference solution", "gold", solution))
     ]
     return context.render(
         "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}
@@ -172,12 +172,12 @@ def _single_resource(rollout: Rollout) -> Resource | None:
     """Return the resource that the latest answer consists of; None for a Bundle or another answer."""
     response = read_response(rollout.turns[-1].observation) if rollout.turns else None
     try:
-        found = response.json() if response else None
+        body = response.json() if response else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("id"), str):
         return None
-    return found if str(found.get("resourceType")) in RESOURCE_TYPE_SET - {"Bundle"} else None
+    return body if str(body.get("resourceType")) in RESOURCE_TYPE_SET - {"Bundle"} else None
 
 
 def _change_of(resource: Resource) -> _Fields:

@@ -188,8 +188,8 @@ def tree(value: Json, base_url: str = DEFAULT_BASE_URL) -> Node:
 
 def target_of(value: Json, base_url: str = DEFAULT_BASE_URL) -> Target | None:
     """Return the resource on this server to which a Reference or a text points; None for other values."""
-    found = parse_reference(value, base_url) or parse_reference(value)
-    return Target(*found) if found else None
+    reference = parse_reference(value, base_url) or parse_reference(value)
+    return Target(*reference) if reference else None
 
 
 def _indented(value: Json) -> str:
@@ -201,8 +201,8 @@ def _indented(value: Json) -> str:
 
 def _entries(bundle: Resource) -> _Entries:
     """Return position, entry and resource of each entry with a resource."""
-    found = bundle.get("entry")
-    entries = enumerate(found if isinstance(found, list) else [], start=1)
+    listed = bundle.get("entry")
+    entries = enumerate(listed if isinstance(listed, list) else [], start=1)
     return [
         (number, entry, entry["resource"])
         for number, entry in entries
@@ -213,8 +213,8 @@ def _entries(bundle: Resource) -> _Entries:
 def _bundle_heading(bundle: Resource, number: int) -> str:
     kind, total = bundle.get("type"), bundle.get("total")
     if kind in ("searchset", "history"):
-        one, many = ("match", "matches") if kind == "searchset" else ("version", "versions")
-        of = f" of {total:,} {one if total == 1 else many}" if isinstance(total, int) else ""
+        noun, many = ("match", "matches") if kind == "searchset" else ("version", "versions")
+        of = f" of {total:,} {noun if total == 1 else many}" if isinstance(total, int) else ""
         return f"Bundle: {number} {'entry' if number == 1 else 'entries'}{of}"
     resources = "1 resource" if number == 1 else f"{number:,} resources"
     return resources if kind == "collection" else f"Bundle ({element_text(kind) or 'no type'}): {resources}"
@@ -222,13 +222,13 @@ def _bundle_heading(bundle: Resource, number: int) -> str:
 
 def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:
     by_type: dict[str, _Entries] = {}
-    for one in entries:
-        by_type.setdefault(element_text(one[2].get("resourceType")), []).append(one)
+    for entry in entries:
+        by_type.setdefault(element_text(entry[2].get("resourceType")), []).append(entry)
     left = MAX_ROWS
-    for resource_type, found in by_type.items():
+    for resource_type, resources in by_type.items():
         if left > 0:
-            yield _table(resource_type, found[:left], len(found), base_url)
-        left -= len(found)
+            yield _table(resource_type, resources[:left], len(resources), base_url)
+        left -= len(resources)
 
 
 def _table(resource_type: str, shown: _Entries, number: int, base_url: str) -> Table:
@@ -252,15 +252,15 @@ def _search_mode(entry: Mapping[str, Json]) -> str:
 
 def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
     """Yield a table of requests or responses in a batch, a transaction or a history."""
-    found = bundle.get("entry")
+    listed = bundle.get("entry")
     rows = []
-    for number, entry in enumerate(found if isinstance(found, list) else [], start=1):
+    for number, entry in enumerate(listed if isinstance(listed, list) else [], start=1):
         request, response = (entry.get(name) if isinstance(entry, dict) else None for name in ("request", "response"))
-        request, response = (one if isinstance(one, dict) else {} for one in (request, response))
+        request, response = (part if isinstance(part, dict) else {} for part in (request, response))
         if request or response:
             url = response.get("location") or request.get("url")
             said = _issues(response["outcome"]) if isinstance(response.get("outcome"), dict) else ()
-            cells = (number, request.get("method"), url, response.get("status"), "; ".join(one[2] for one in said))
+            cells = (number, request.get("method"), url, response.get("status"), "; ".join(issue[2] for issue in said))
             rows.append(tuple(_cell(value, base_url) for value in cells))
     if rows:
         yield Table("Bundle", ("entry", "method", "URL", "status", "outcome"), tuple(rows[:MAX_ROWS]), len(rows))
@@ -271,8 +271,8 @@ def _cell(value: Json, base_url: str) -> Cell:
     is_url = isinstance(value, str) and "/" in value
     if isinstance(value, list) and len(value) == 1:
         return _cell(value[0], base_url)
-    if isinstance(value, list) and len(value) <= _MAX_PARTS and all(_is_reference(one) for one in value):
-        return Cell(element_text(value), parts=tuple(_cell(one, base_url) for one in value))
+    if isinstance(value, list) and len(value) <= _MAX_PARTS and all(_is_reference(part) for part in value):
+        return Cell(element_text(value), parts=tuple(_cell(part, base_url) for part in value))
     return Cell(element_text(value), target_of(value, base_url) if is_reference or is_url else None)
 
 
@@ -281,23 +281,23 @@ def _is_reference(value: Json) -> bool:
 
 
 def _issues(outcome: Resource) -> tuple[tuple[str, str, str], ...]:
-    found = outcome.get("issue")
+    listed = outcome.get("issue")
     return tuple(
         (
             element_text(issue.get("severity")),
             element_text(issue.get("code")),
             element_text(issue.get("diagnostics") or issue.get("details")),
         )
-        for issue in (found if isinstance(found, list) else [])[:_MAX_ISSUES]
+        for issue in (listed if isinstance(listed, list) else [])[:_MAX_ISSUES]
         if isinstance(issue, dict)
     )
 
 
 def _paging_links(bundle: Resource) -> tuple[tuple[str, str], ...]:
-    found = bundle.get("link")
+    listed = bundle.get("link")
     return tuple(
         (element_text(link.get("relation")), str(link.get("url")))
-        for link in (found if isinstance(found, list) else [])[:10]
+        for link in (listed if isinstance(listed, list) else [])[:10]
         if isinstance(link, dict)
     )
 
@@ -372,7 +372,7 @@ class Column:
 
     def value(self, resource: Resource) -> Json:
         """Return the element of a resource; None if the resource does not have it."""
-        return next((found for path in self.paths if (found := find_element(resource, path)) is not None), None)
+        return next((element for path in self.paths if (element := find_element(resource, path)) is not None), None)
 
 
 def _columns(*paths: str) -> tuple[Column, ...]:
@@ -426,13 +426,13 @@ def find_element(resource: Resource, path: str) -> Json:
     """Return the element at a path of `Column.paths`; None if there is none, and the values of all items of a list."""
     values: list[Json] = [resource]
     for name in path.split("."):
-        values = [found for value in values for found in _step(value, name)]
+        values = [child for value in values for child in _step(value, name)]
     return None if not values else values[0] if len(values) == 1 else values
 
 
 def _step(value: Json, name: str) -> list[Json]:
     if isinstance(value, list):
-        return [found for item in value for found in _step(item, name)]
+        return [child for item in value for child in _step(item, name)]
     if not isinstance(value, dict):
         return []
     if not name.endswith("[x]"):
@@ -452,8 +452,8 @@ def _summary_columns(resource_type: str) -> tuple[Column, ...]:
     except UnknownNameError:
         return ()
     names = dict.fromkeys(
-        f"{one.choice}[x]" if one.choice else one.name
-        for one in elements.values()
-        if one.summary and one.name not in ("id", "meta", "implicitRules", "modifierExtension")
+        f"{element.choice}[x]" if element.choice else element.name
+        for element in elements.values()
+        if element.summary and element.name not in ("id", "meta", "implicitRules", "modifierExtension")
     )
     return _columns(*names)

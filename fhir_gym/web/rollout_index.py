@@ -98,9 +98,9 @@ class RolloutReader:
 
     def _batch(self, file: BinaryIO) -> list[Line]:
         """Read up to `_BATCH` lines."""
-        found: list[Line] = []
+        lines: list[Line] = []
         file.seek(self._offset)
-        while len(found) < _BATCH and (line := file.readline(_MAX_LINE)):
+        while len(lines) < _BATCH and (line := file.readline(_MAX_LINE)):
             if self._unended and line == b"\n":
                 self._offset, self._unended = self._offset + 1, False
                 self._tail = (self._tail + line)[-_TAIL:]
@@ -113,12 +113,12 @@ class RolloutReader:
             self._lines += 1
             if too_long:
                 problem = f"longer than {_MAX_LINE // 1024 // 1024} MiB"
-                found.append(Line(self._lines, self._offset, length, problem))
+                lines.append(Line(self._lines, self._offset, length, problem))
             elif line.strip():
-                found.append(Line(self._lines, self._offset, length, _row_or_problem(line)))
+                lines.append(Line(self._lines, self._offset, length, _row_or_problem(line)))
             self._offset, self._unended = self._offset + length, not ended and not too_long
             self._tail = line[-_TAIL:] if not too_long else b""
-        return found
+        return lines
 
 
 def _row_or_problem(line: bytes) -> EpisodeRow | str:
@@ -416,15 +416,15 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         near = ", ".join(
             f"{at}({name}) OVER near AS {at}_{name}" for at in ("lag", "lead") for name in ("file", "line")
         )
-        found = self.select(
+        rows = self.select(
             f"SELECT lag_file, lag_line, lead_file, lead_line FROM"
             f" (SELECT file, line, {near} FROM episode WHERE {where} WINDOW near AS (ORDER BY {order}))"
             " WHERE file = ? AND line = ?",
             [*parameters, file, line],
         )
-        if not found:
+        if not rows:
             return None, None
-        file_before, line_before, file_after, line_after = found[0]
+        file_before, line_before, file_after, line_after = rows[0]
         before = None if file_before is None else (file_before, line_before)
         return before, None if file_after is None else (file_after, line_after)
 
@@ -439,12 +439,12 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
     def _find_files(self) -> None:
         """Start to read files that have appeared in the given folders."""
-        known = set(self.paths)
-        for given in self.given:
+        indexed = set(self.paths)
+        for source in self.given:
             with suppress(OSError):  # a folder that was deleted has no new files
-                for path in rollout_files(given) if given.is_dir() else [given]:
-                    if path not in known:
-                        known.add(path)
+                for path in rollout_files(source) if source.is_dir() else [source]:
+                    if path not in indexed:
+                        indexed.add(path)
                         self._readers.append(RolloutReader(path))
 
     def _follow(self) -> None:
@@ -487,11 +487,11 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
 def _add_episode(db: sqlite3.Connection, file: int, line: Line, row: EpisodeRow) -> None:
     digest = row.run_digest
-    known = db.execute("SELECT id FROM run WHERE file = ? AND digest = ?", (file, digest)).fetchone()
-    if known is None:
+    earlier = db.execute("SELECT id FROM run WHERE file = ? AND digest = ?", (file, digest)).fetchone()
+    if earlier is None:
         new = db.execute("INSERT INTO run VALUES (NULL, ?, ?, ?, ?)", (file, row.agent, row.settings, digest))
-        known = (new.lastrowid,)
-    values = [file, line.number, line.start, line.length, known[0], *row.values(), len(row.failed_checks)]
+        earlier = (new.lastrowid,)
+    values = [file, line.number, line.start, line.length, earlier[0], *row.values(), len(row.failed_checks)]
     added = db.execute(f"INSERT INTO episode VALUES (NULL, {', '.join('?' * len(values))})", values)
     checks = [(name, added.lastrowid) for name in row.failed_checks]
     db.executemany("INSERT INTO failed_check VALUES (?, ?)", checks)

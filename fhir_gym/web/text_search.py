@@ -37,10 +37,10 @@ class TextSearch:
         Returns:
             Number of the search. The table ``hit`` has the episodes that contain the text.
         """
-        wanted = text.lower()
+        needle = text.lower()
         with self._lock:
-            if wanted in self._searches:
-                search, last = self._searches.pop(wanted)
+            if needle in self._searches:
+                search, last = self._searches.pop(needle)
             else:
                 self._ids += 1
                 search, last = self._ids, 0
@@ -51,20 +51,20 @@ class TextSearch:
             sql = "SELECT file, start, length, id FROM episode WHERE id > ? ORDER BY file, line"
             rows = self._index.select(sql, (last,))
             lines = self._index.lines((file, start, length) for file, start, length, _ in rows)
-            found = [(search, row[3]) for row, line in zip(rows, lines, strict=True) if _contains(line, wanted)]
+            hits = [(search, row[3]) for row, line in zip(rows, lines, strict=True) if _contains(line, needle)]
             with self._index.changing() as db:
-                db.executemany("INSERT OR IGNORE INTO hit VALUES (?, ?)", found)
-            self._searches[wanted] = search, max((row[3] for row in rows), default=last)
+                db.executemany("INSERT OR IGNORE INTO hit VALUES (?, ?)", hits)
+            self._searches[needle] = search, max((row[3] for row in rows), default=last)
             return search
 
 
-def _contains(line: bytes, wanted: str) -> bool:
+def _contains(line: bytes, needle: str) -> bool:
     """Return whether a text of an episode contains the wanted text, which is in lower case."""
-    plain: str = max(_PLAIN.findall(wanted), key=len, default="")
+    plain: str = max(_PLAIN.findall(needle), key=len, default="")
     if plain.encode() not in line.lower():  # much faster than parsing all lines
         return False
     try:
-        return any(wanted in text.lower() for text in _texts(parse_line(line)))
+        return any(needle in text.lower() for text in _texts(parse_line(line)))
     except (ValueError, KeyError, TypeError, AttributeError):  # the line has changed, or is not a whole rollout
         return False
 

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import Response
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.timeline import base_url_of
 from fhir_gym.tasks import Check
@@ -140,12 +140,12 @@ def lookup_views(lookups: Sequence[Lookup], base_url: str) -> tuple[LookupView, 
     """Return calls to tool sources."""
     return tuple(
         LookupView(
-            one,
-            None if one.reply is None else _reply_view(one.reply),
-            view_text(one.arguments, base_url),
-            view_text(one.result, base_url),
+            lookup,
+            None if lookup.reply is None else _reply_view(lookup.reply),
+            view_text(lookup.arguments, base_url),
+            view_text(lookup.result, base_url),
         )
-        for one in lookups
+        for lookup in lookups
     )
 
 
@@ -174,7 +174,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         problem="" if turn.error is None else turn.error.removeprefix(_INVALID) or "no reason is recorded",
         failed=turn.error is not None or turn.status >= 400,
         body=view_text(action.body, base_url, limits) if action and action.body else None,
-        shows_body=not any(one.differences for one in trace.writes),
+        shows_body=not any(write.differences for write in trace.writes),
         answer=None if method == "FINISH" else answer,
         location=response.headers.get("Location", "") if response else "",
         is_open=answer is not None and _is_short(answer),
@@ -283,18 +283,22 @@ def check_views(rollout: Rollout, trace: EpisodeTrace) -> list[CheckView]:
     idle = set(rollout.verdict.idle)
     views = [
         CheckView(
-            one, value_text(one.expected), value_text(one.actual), tuple(trace.turns_behind(one)), one.name in idle
+            check,
+            value_text(check.expected),
+            value_text(check.actual),
+            tuple(trace.turns_behind(check)),
+            check.name in idle,
         )
-        for one in rollout.verdict.checks
+        for check in rollout.verdict.checks
     ]
-    return sorted(views, key=lambda one: one.check.passed)
+    return sorted(views, key=lambda view: view.check.passed)
 
 
 def step_views(rollout: Rollout) -> list[CheckView]:
     """Return the steps of a verdict's diagnosis, in order."""
     diagnosis = rollout.verdict.diagnosis if rollout.verdict else None
     steps = diagnosis.steps if diagnosis else ()
-    return [CheckView(one, value_text(one.expected), value_text(one.actual)) for one in steps]
+    return [CheckView(step, value_text(step.expected), value_text(step.actual)) for step in steps]
 
 
 def value_text(value: Json) -> str:

@@ -63,16 +63,16 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
 
 def render_worlds(context: ViewerContext) -> str:
     """Return the list of worlds."""
-    found: list[tuple[str, World | None, str]] = []
+    listed: list[tuple[str, World | None, str]] = []
     names = context.worlds.names()
     if context.links.is_export:  # an export says nothing about other worlds of this machine
         names = [name for name in names if name in context.worlds.given]
     for name in names:
         try:
-            found.append((name, context.worlds.open(name), ""))
+            listed.append((name, context.worlds.open(name), ""))
         except FhirGymError as error:  # a damaged world must not hide the others
-            found.append((name, None, str(error)))
-    return context.render("worlds.html.j2", worlds=found)
+            listed.append((name, None, str(error)))
+    return context.render("worlds.html.j2", worlds=listed)
 
 
 def render_world(context: ViewerContext, world: str) -> str:
@@ -112,9 +112,11 @@ def render_resource(context: ViewerContext, world: str, resource_type: str, id: 
     with opened.session() as session:
         incoming = incoming_references(session, resource_type, id, opened.manifest.counts)
     outgoing = outgoing_references(resource)
-    targets = [one.target for one in outgoing if one.target]
+    targets = [reference.target for reference in outgoing if reference.target]
     patient = (
-        id if resource_type == "Patient" else next((one.id for one in targets if one.resource_type == "Patient"), "")
+        id
+        if resource_type == "Patient"
+        else next((target.id for target in targets if target.resource_type == "Patient"), "")
     )
     return context.render(
         "world_resource.html.j2",
@@ -150,10 +152,10 @@ def render_timeline(context: ViewerContext, world: str, id: str) -> str:
 
 def _read(world: World, resource_type: str, id: str) -> Resource:
     """Return a resource of a world, or answer with the status 404."""
-    found = world.read(resource_type, id) if resource_type in RESOURCE_TYPE_SET else None
-    if found is None:
+    resource = world.read(resource_type, id) if resource_type in RESOURCE_TYPE_SET else None
+    if resource is None:
         raise HTTPException(404, f"The world {world.name} has no {resource_type}/{id}.")
-    return found
+    return resource
 
 
 def _resource_links(context: ViewerContext, world: str) -> Callable[[Target | None], str | None]:
@@ -168,7 +170,7 @@ def _resource_links(context: ViewerContext, world: str) -> Callable[[Target | No
 def _parameters(resource_type: str) -> list[SearchParameter]:
     if resource_type not in RESOURCE_TYPE_SET:
         return []
-    return [one for one in search_parameters(resource_type).values() if not one.name.startswith("_")]
+    return [parameter for parameter in search_parameters(resource_type).values() if not parameter.name.startswith("_")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def incoming_references(
         id: Id of the resource.
         types: The resource types to search.
     """
-    found: list[IncomingReferences] = []
+    incoming: list[IncomingReferences] = []
     for kind in types:
         own: dict[str, IncomingReferences] = {}
         for name, parameter in search_parameters(kind).items():
@@ -248,8 +250,8 @@ def incoming_references(
             counted = session.get(f"/{query}&_summary=count")
             count = counted.get("total", 0) if isinstance(counted, dict) else 0
             place = parameter.expression.partition(".where(")[0]
-            known = own.get(place)
-            if count and (known is None or known.count < count):
+            earlier = own.get(place)
+            if count and (earlier is None or earlier.count < count):
                 own[place] = IncomingReferences(kind, name, count, query)
-        found += sorted(own.values(), key=lambda one: one.parameter)
-    return found
+        incoming += sorted(own.values(), key=lambda references: references.parameter)
+    return incoming

@@ -68,10 +68,10 @@ def _in_pages(request: Request) -> Request:
     if request.path.strip("/") not in RESOURCE_TYPE_SET:
         return request
     names = {name for name in (pair.partition("=")[0] for pair in request.query.split("&"))}
-    wanted = {"_count": str(PAGE_SIZE), "_offset": "0", "_total": "accurate"}
+    defaults = {"_count": str(PAGE_SIZE), "_offset": "0", "_total": "accurate"}
     if names & {"_summary", "_getpages"}:
         return request
-    added = [f"{name}={value}" for name, value in wanted.items() if name not in names]
+    added = [f"{name}={value}" for name, value in defaults.items() if name not in names]
     return replace(request, query="&".join([*filter(None, [request.query]), *added]))
 
 

@@ -35,8 +35,8 @@ class WorldStore(AbstractContextManager["WorldStore"]):
         given: Worlds that the user gave. The store closes them.
     """
 
-    def __init__(self, given: Sequence[World] = ()) -> None:
-        self._opened = {world.manifest.name: world for world in given}
+    def __init__(self, worlds: Sequence[World] = ()) -> None:
+        self._opened = {world.manifest.name: world for world in worlds}
         self.given = tuple(self._opened)
         self._lock = threading.RLock()
         self._paths: dict[str, Path] = {}
@@ -81,7 +81,7 @@ class WorldStore(AbstractContextManager["WorldStore"]):
             WorldError: No installed world has this content.
         """
         names = self.names()
-        for name in sorted(names, key=lambda one: (one != record.name, one not in self._opened)):
+        for name in sorted(names, key=lambda name: (name != record.name, name not in self._opened)):
             try:
                 world = self.open(name)
             except WorldError:  # a damaged file is not the world of the record

@@ -80,7 +80,7 @@ class BatchClient(FhirClient):
         Raises:
             WorldError: The server reports no total.
         """
-        found = {}
+        totals_by_type = {}
         for start in range(0, len(names), _COUNT_TYPES):
             some = names[start : start + _COUNT_TYPES]
             entries = [_get_entry(f"{name}?_summary=count") for name in some]
@@ -88,8 +88,8 @@ class BatchClient(FhirClient):
                 total = _object(answer, "resource").get("total")
                 if _status(answer) != 200 or not isinstance(total, int) or isinstance(total, bool):
                     raise WorldError(f"{self.base} reports no total for {name}?_summary=count{self._reason(answer)}")
-                found[name] = total
-        return found
+                totals_by_type[name] = total
+        return totals_by_type
 
     def read_all(self, records: Sequence[Record]) -> list[Resource | None]:
         """Return the server's resource for each record; None if the server has no such resource.
@@ -98,18 +98,18 @@ class BatchClient(FhirClient):
             WorldError: A resource cannot be read.
         """
         answers = self._settled([_get_entry(record.url) for record in records])
-        found: list[Resource | None] = []
+        resources: list[Resource | None] = []
         for record, answer in zip(records, answers, strict=True):
             resource = _object(answer, "resource")
             if _status(answer) in (404, 410):
-                found.append(None)
+                resources.append(None)
             elif _status(answer) != 200 or not resource:
                 raise WorldError(f"{self.base} cannot read {record.url}: {_shown(answer)}{self._reason(answer)}")
             elif (resource.get("resourceType"), resource.get("id")) != (record.type, record.id):
                 raise WorldError(f"{self.base} returned another resource for {record.url}")
             else:
-                found.append(resource)
-        return found
+                resources.append(resource)
+        return resources
 
     def put_all(self, records: Sequence[Record]) -> None:
         """Write resources at their ids.
@@ -142,16 +142,16 @@ class BatchClient(FhirClient):
         return answers
 
     def _exchange_all(self, entries: Sequence[bytes]) -> list[Resource]:
-        found: list[Resource] = []
-        while len(found) < len(entries):
-            some = entries[len(found) : len(found) + self._most]
+        answers: list[Resource] = []
+        while len(answers) < len(entries):
+            some = entries[len(answers) : len(answers) + self._most]
             try:
-                found += self._exchange_batch(some)
+                answers += self._exchange_batch(some)
             except TooLargeError:
                 if len(some) == 1:
                     raise
                 self._most = (len(some) + 1) // 2
-        return found
+        return answers
 
     def _exchange_batch(self, entries: Sequence[bytes]) -> list[Resource]:
         body = b'{"resourceType":"Bundle","type":"batch","entry":[' + b",".join(entries) + b"]}"

@@ -92,25 +92,25 @@ def _identified(entry: dict[str, Any]) -> Resource:
 
 def _addresses(bundle: Json) -> dict[str, str]:
     """Map the fullUrl of each entry to `Type/id`."""
-    found = {}
+    addresses = {}
     entries = bundle.get("entry") if isinstance(bundle, dict) else None
     for entry in entries if isinstance(entries, list) else []:
         url = entry.get("fullUrl") if isinstance(entry, dict) else None
         if isinstance(url, str) and isinstance(entry.get("resource"), dict):
             resource = _identified(entry)
-            found[url] = f"{resource.get('resourceType')}/{resource.get('id')}"
-    return found
+            addresses[url] = f"{resource.get('resourceType')}/{resource.get('id')}"
+    return addresses
 
 
 def _identifiers(resource: Resource) -> dict[str, str]:
     """Map the conditional references to a resource (`Type?identifier=system|value`) to `Type/id`."""
-    kind, found = resource.get("resourceType"), {}
+    kind, by_system = resource.get("resourceType"), {}
     own = f"{kind}/{resource.get('id')}"
     identifiers = resource.get("identifier")
     for identifier in identifiers if isinstance(identifiers, list) else []:
         if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
-            found[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = own
-    return found
+            by_system[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = own
+    return by_system
 
 
 def _resolved(addresses: Mapping[str, str], by_identifier: Mapping[str, str], target: str) -> str:

@@ -140,11 +140,15 @@ def available() -> list[WorldInfo]:
     """List the worlds that can be loaded by name: generated worlds, then imported worlds, then worlds of plugins."""
     for folder in ("worlds", "imported"):
         sweep(cache_dir() / folder)
-    found = [_info(recipe) for recipe in RECIPES.values()]
-    found += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
-    for name, one in installed_worlds({info.name for info in found}).items():
-        found.append(_info(one) if isinstance(one, Recipe) else WorldInfo(name, "installed", one, one.exists()))
-    return found
+    infos = [_info(recipe) for recipe in RECIPES.values()]
+    infos += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
+    for name, installed in installed_worlds({info.name for info in infos}).items():
+        infos.append(
+            _info(installed)
+            if isinstance(installed, Recipe)
+            else WorldInfo(name, "installed", installed, installed.exists())
+        )
+    return infos
 
 
 def _info(recipe: Recipe) -> WorldInfo:
@@ -162,21 +166,21 @@ def installed_world(name: str) -> Recipe | Path | None:
     return None if point is None else _resolved(point)
 
 
-def installed_worlds(known: Collection[str] = ()) -> dict[str, Recipe | Path]:
+def installed_worlds(names: Collection[str] = ()) -> dict[str, Recipe | Path]:
     """Return all plugin worlds by name; a broken plugin causes a warning.
 
     Args:
-        known: Names to skip because other worlds have them.
+        names: Names to skip because other worlds have them.
     """
-    found = {}
+    installed = {}
     for name, point in entry_points_of(WORLDS).items():
-        if name in known:
+        if name in names:
             continue
         try:
-            found[name] = _resolved(point)
+            installed[name] = _resolved(point)
         except PluginError as error:
             warn_about(error)
-    return found
+    return installed
 
 
 def _resolved(point: EntryPoint) -> Recipe | Path:

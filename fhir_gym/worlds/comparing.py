@@ -112,12 +112,12 @@ def _differences(client: BatchClient, world: World, extra: bool, progress: Progr
     present: Counter[str] = Counter()
     for group in batches(world, range(1, total + 1)):
         records = [record for _, record in group]
-        for record, found in zip(records, client.read_all(records), strict=True):
-            if found is None:
+        for record, resource in zip(records, client.read_all(records), strict=True):
+            if resource is None:
                 yield Difference("missing", record.url)
                 continue
             present[record.type] += 1
-            path = first_difference(client, record, found)
+            path = first_difference(client, record, resource)
             if path is not None:
                 yield Difference("different", record.url, path)
         done += len(group)
@@ -154,11 +154,11 @@ def _extra(client: BatchClient, world: World, resource_type: str, number: int) -
         )
 
 
-def first_difference(client: BatchClient, record: Record, found: Resource) -> str | None:
+def first_difference(client: BatchClient, record: Record, resource: Resource) -> str | None:
     """Return the first path whose value differs between a world's and a server's resource; None if they are equal."""
-    rewrite_references(found, partial(_relative, f"{client.base}/"))
-    wanted = serialization.loads(record.body)
-    path = _path(record.type, _without_own(wanted), _without_own(found))
+    rewrite_references(resource, partial(_relative, f"{client.base}/"))
+    expected = serialization.loads(record.body)
+    path = _path(record.type, _without_own(expected), _without_own(resource))
     return path and one_line(path, 300)
 
 
@@ -184,19 +184,19 @@ def _without_own(resource: Json) -> Json:
     return {**others, "meta": kept} if kept else others
 
 
-def _path(path: str, wanted: Json, found: Json) -> str | None:
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        for name in [*wanted, *(name for name in found if name not in wanted)]:
-            if name not in wanted or name not in found:
+def _path(path: str, expected: Json, stored: Json) -> str | None:
+    if isinstance(expected, dict) and isinstance(stored, dict):
+        for name in [*expected, *(name for name in stored if name not in expected)]:
+            if name not in expected or name not in stored:
                 return f"{path}.{name}"
-            inner = _path(f"{path}.{name}", wanted[name], found[name])
+            inner = _path(f"{path}.{name}", expected[name], stored[name])
             if inner is not None:
                 return inner
         return None
-    if isinstance(wanted, list) and isinstance(found, list):
-        for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
-            inner = _path(f"{path}[{at}]", one, other)
+    if isinstance(expected, list) and isinstance(stored, list):
+        for at, (value, other) in enumerate(zip(expected, stored, strict=False)):
+            inner = _path(f"{path}[{at}]", value, other)
             if inner is not None:
                 return inner
-        return None if len(wanted) == len(found) else f"{path}[{min(len(wanted), len(found))}]"
-    return None if serialization.dumps(wanted) == serialization.dumps(found) else path
+        return None if len(expected) == len(stored) else f"{path}[{min(len(expected), len(stored))}]"
+    return None if serialization.dumps(expected) == serialization.dumps(stored) else path

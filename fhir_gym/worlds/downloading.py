@@ -87,10 +87,10 @@ class Download:
                 wrong[name] = f"{name}: fetched {scan.counts[name]:,}, the server has {told:,}"
         if wrong:
             self.journal.forget(wrong)
-            found = "\n  ".join(wrong.values())
+            problems = "\n  ".join(wrong.values())
             raise WorldError(
                 f"the server {self.client.base} changed during the download, or its pages are incomplete; nothing was "
-                f"imported. Run the import again to fetch these types again:\n  {found}"
+                f"imported. Run the import again to fetch these types again:\n  {problems}"
             )
 
     def notes(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Download:
                 raise LinkError(f"cannot import {state.type} of {self.client.base}: {error}") from error
             state = self.journal.add(state, page.resources, page.next)
             if self.progress:
-                done = sum(known.resources for name in self.types if (known := self.journal.state(name)))
+                done = sum(progress.resources for name in self.types if (progress := self.journal.state(name)))
                 self.progress(done, max(done, total))
 
 

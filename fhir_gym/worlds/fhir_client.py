@@ -145,12 +145,12 @@ class JsonClient:
             )
             raise kind(f"the response to {url} has status {status}{self._told(answer)}")
         try:
-            found = serialization.loads(answer.content)
+            document = serialization.loads(answer.content)
         except ValueError as error:
             raise WorldError(f"{self.base} is not a FHIR server: the response to {url} is not JSON") from error
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise WorldError(f"{self.base} is not a FHIR server: the response to {url} is not a JSON object")
-        return found
+        return document
 
     def _told(self, answer: httpx.Response) -> str:
         """Return the diagnostics of an OperationOutcome for an error message, or an empty text."""
@@ -196,20 +196,20 @@ class FhirClient(JsonClient):
         Raises:
             WorldError: The server is unreachable or not an R4 server.
         """
-        found = self.exchange(f"{self.base}/metadata", retry_connect=False)
-        if found.get("resourceType") != "CapabilityStatement":
+        capabilities = self.exchange(f"{self.base}/metadata", retry_connect=False)
+        if capabilities.get("resourceType") != "CapabilityStatement":
             raise WorldError(f"{self.base} is not a FHIR server: {self.base}/metadata is not a CapabilityStatement")
-        version = str(found.get("fhirVersion", "4"))
+        version = str(capabilities.get("fhirVersion", "4"))
         if not version.startswith("4"):
             raise WorldError(f"{self.base} is a server of FHIR {one_line(version, 60)}; only R4 can be imported")
-        rest = [part for part in objects(found.get("rest")) if part.get("mode", "server") == "server"]
+        rest = [part for part in objects(capabilities.get("rest")) if part.get("mode", "server") == "server"]
         types = [_searchable(entry) for part in rest for entry in objects(part.get("resource"))]
         return list(dict.fromkeys(name for name in types if name))
 
     def count(self, resource_type: str) -> int | None:
         """Return the server's total of a resource type; None if the server reports no total."""
-        found = self.exchange(f"{self.base}/{resource_type}?{urlencode({'_summary': 'count'})}")
-        total = found.get("total")
+        bundle = self.exchange(f"{self.base}/{resource_type}?{urlencode({'_summary': 'count'})}")
+        total = bundle.get("total")
         return total if isinstance(total, int) and total >= 0 else None
 
     def first(self, resource_type: str, page_size: int) -> str:

@@ -86,10 +86,10 @@ def find_files(source: Path, ending: str) -> list[Path]:
     """
     if source.is_file():
         return [source]
-    found = [path for path in _all_files(source) if _plain(_ending(path)) == ending]
-    if not found:
+    paths = [path for path in _all_files(source) if _plain(_ending(path)) == ending]
+    if not paths:
         raise WorldError(f"cannot import {source}: it has no {ending} file")
-    return found
+    return paths
 
 
 def read_lines(path: Path, shown: str) -> Iterator[SourceRecord]:

@@ -167,13 +167,13 @@ def import_server(
 @contextmanager
 def _leaving_nothing_empty(folder: Path) -> Iterator[None]:
     """If an import fails before its first page, delete the journal's folder and the folders created for it."""
-    made = [parent for parent in folder.parents if not parent.exists()]
+    new_parents = [parent for parent in folder.parents if not parent.exists()]
     try:
         yield
     except BaseException:
         if not any(path.stat().st_size for path in folder.glob("*.ndjson")):
             shutil.rmtree(folder, ignore_errors=True)
-            for parent in made:
+            for parent in new_parents:
                 with suppress(OSError):  # the folder is no longer empty
                     parent.rmdir()
         raise
@@ -340,9 +340,9 @@ class ElementChanges:
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
 
-    def add(self, given: Resource, stored: Resource) -> None:
+    def add(self, source: Resource, stored: Resource) -> None:
         """Compare an imported resource with its stored form, except for `meta`, which the server fills in."""
-        before, after = _content(given), _content(stored)
+        before, after = _content(source), _content(stored)
         if before == after:
             return
         kind = str(stored["resourceType"])

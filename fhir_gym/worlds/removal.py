@@ -57,8 +57,8 @@ def cached_world(name: str) -> CachedWorld:
 
 def _generated(recipe: Recipe) -> CachedWorld:
     file = re.compile(rf"{re.escape(recipe.name)}-\d+-g\d+-f\d+-.*\.sqlite")
-    found = [path for path in cached_path(recipe).parent.glob("*.sqlite") if file.fullmatch(path.name)]
-    return CachedWorld(recipe.name, True, tuple(sorted(found)))
+    paths = [path for path in cached_path(recipe).parent.glob("*.sqlite") if file.fullmatch(path.name)]
+    return CachedWorld(recipe.name, True, tuple(sorted(paths)))
 
 
 def remove(name: str) -> CachedWorld:
@@ -76,8 +76,8 @@ def remove(name: str) -> CachedWorld:
         UnknownNameError: No generated or imported world has that name.
         WorldError: The name is invalid, or a file cannot be deleted.
     """
-    found = cached_world(name)
-    for path in found.files:
+    world = cached_world(name)
+    for path in world.files:
         try:
             with build_lock(path):
                 remove_leftovers(path)
@@ -86,7 +86,7 @@ def remove(name: str) -> CachedWorld:
                     path.with_name(f".{path.name}.lock").unlink()
         except OSError as error:
             raise WorldError(f"cannot remove {path}: {error.strerror or error}") from error
-    if found.unfinished is not None:
-        with build_lock(found.unfinished / "spool"):
-            shutil.rmtree(found.unfinished, ignore_errors=True)
-    return found
+    if world.unfinished is not None:
+        with build_lock(world.unfinished / "spool"):
+            shutil.rmtree(world.unfinished, ignore_errors=True)
+    return world

@@ -60,7 +60,7 @@ def restore(
     states = None if comparison is None else _states(world, comparison)
     session = RemoteSession(url, world, credentials=credentials, undo=states, force=force)
     session.close()
-    wrong = [f"{one.type}/{one.id}" for one in states or () if f"{one.type}/{one.id}" not in session.restored]
+    wrong = [f"{state.type}/{state.id}" for state in states or () if f"{state.type}/{state.id}" not in session.restored]
     if wrong and not force:
         more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
         raise WorldError(f"{session.base_url} still differs in {', '.join(wrong[:_SHOWN])}{more}")
@@ -75,6 +75,6 @@ def _states(world: World, comparison: Comparison) -> list[ResourceStates]:
             f"{comparison.server} has {number:,} differences, too many to restore: "
             "upload the world to an empty server instead"
         )
-    names = [one.resource.partition("/") for one in comparison.differences]
+    names = [difference.resource.partition("/") for difference in comparison.differences]
     with world.session() as session:
         return [ResourceStates(kind, id, session.read(kind, id)) for kind, _, id in names]

@@ -97,11 +97,11 @@ class _Graph:
             for target in set(_REFERENCE.findall(row.body)):
                 sources.append(row.rid)
                 targets.append(int.from_bytes(_hash(target)))
-        known = np.frombuffer(keys, np.uint64)
-        order = np.argsort(known, kind="stable")
-        wanted = np.frombuffer(targets, np.uint64) if targets else np.zeros(0, np.uint64)
-        at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
-        held = known[at] == wanted
+        stored = np.frombuffer(keys, np.uint64)
+        order = np.argsort(stored, kind="stable")
+        referred = np.frombuffer(targets, np.uint64) if targets else np.zeros(0, np.uint64)
+        at = order[np.minimum(np.searchsorted(stored, referred, sorter=order), len(stored) - 1)]
+        held = stored[at] == referred
         self._sources = np.frombuffer(sources, np.uint32)[held] if sources else np.zeros(0, np.uint32)
         self._targets = at[held].astype(np.uint32)
 

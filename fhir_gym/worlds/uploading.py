@@ -112,10 +112,10 @@ class _Upload:
         except WorldError:
             self._forget_if_unused()
             raise
-        found = compare_with(self._client, self._world, extra=not add, most=_SHOWN, progress=self._progress)
-        if not found.equal:
-            first = found.differences[0]
-            told = ", ".join(f"{number:,} {kind}" for kind, number in found.counts.items() if number)
+        comparison = compare_with(self._client, self._world, extra=not add, most=_SHOWN, progress=self._progress)
+        if not comparison.equal:
+            first = comparison.differences[0]
+            told = ", ".join(f"{number:,} {kind}" for kind, number in comparison.counts.items() if number)
             raise WorldError(
                 f"after the upload, {self._client.base} differs from the world {self._world.name}: {told}, such as "
                 f"{first.resource}{' at ' + first.path if first.path else ''}; see `fhir-gym worlds compare`"
@@ -129,11 +129,11 @@ class _Upload:
         for group in batches(self._world, range(1, self._total + 1)):
             some = [(rid, record) for rid, record in group if totals[record.type]]
             answers = self._client.read_all([record for _, record in some])
-            for (rid, record), found in zip(some, answers, strict=True):
-                if found is None:
+            for (rid, record), stored in zip(some, answers, strict=True):
+                if stored is None:
                     continue
                 present[record.type] += 1
-                path = first_difference(self._client, record, found)
+                path = first_difference(self._client, record, stored)
                 if path is None:
                     self._held[rid] = 1
                 elif plan.positions[rid] >= self._journal.sent:

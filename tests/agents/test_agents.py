@@ -111,8 +111,8 @@ def test_gold_finishes_with_an_empty_answer_when_its_solution_ends(
     hospital: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(p: Params, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Patient?_count=1")
-        assert found["resourceType"] == "Bundle" and fhir.last is not None and fhir.last.status == 200
+        bundle = yield Get("/Patient?_count=1")
+        assert bundle["resourceType"] == "Bundle" and fhir.last is not None and fhir.last.status == 200
 
     monkeypatch.setattr(get_task(ENV_ID, "01"), "gold", short)
     steps = play(make_agent("gold"), hospital, "01", 0)

@@ -11,7 +11,9 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 
 
 def test_the_configurations_of_the_study_come_first() -> None:
-    study = {name: (one.tools, one.memory) for name, one in list(CONFIGURATIONS.items())[:5]}
+    study = {
+        name: (configuration.tools, configuration.memory) for name, configuration in list(CONFIGURATIONS.items())[:5]
+    }
     assert study == {
         "baseline": (("fhir",), None),
         "spec": (("fhir", "spec"), None),
@@ -19,8 +21,14 @@ def test_the_configurations_of_the_study_come_first() -> None:
         "memory-spec": (("fhir", "memory"), "spec"),
         "memory-spec-runtime": (("fhir", "spec", "memory"), "spec"),
     }
-    assert [name for name, one in CONFIGURATIONS.items() if one.protocol == "text"] == ["text", "medagentbench"]
-    assert all(one.name == name and one.about.endswith(".") for name, one in CONFIGURATIONS.items())
+    assert [name for name, configuration in CONFIGURATIONS.items() if configuration.protocol == "text"] == [
+        "text",
+        "medagentbench",
+    ]
+    assert all(
+        configuration.name == name and configuration.about.endswith(".")
+        for name, configuration in CONFIGURATIONS.items()
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -126,7 +126,7 @@ def test_several_calls_are_several_actions_in_order() -> None:
     assert isinstance(third, Action) and third.answer == [1]
     assert replies[0].model is not None and replies[1].model is None
     sent = replies[0].model.message["tool_calls"]
-    assert [one["id"] for one in sent] == ["c1", "c2", "call_7_2"]
+    assert [tool_call["id"] for tool_call in sent] == ["c1", "c2", "call_7_2"]
     assert sent[2]["function"]["arguments"] == '{"answer": [1]}'
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("openai")
@@ -21,10 +21,10 @@ from fhir_gym.agents import ChatAgent, Message, Usage
 from fhir_gym.agents.context_window import ContextWindow, message_tokens
 from fhir_gym.agents.dropping_window import DroppingWindow, make_window
 from fhir_gym.cli._summary import Summary
-from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError, TrainingError, UnknownNameError
 from fhir_gym.evaluation import EpisodeMetrics
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.rollouts import ExportSummary, Format, Rollout, Selection, export, read_rollouts, run, write_rollouts
 from fhir_gym.tasks import Gold, LatestResponse, get_task
 from fhir_gym.testing import ChatServer, ScriptedReply
@@ -99,54 +99,58 @@ def asked(text: str = "GET /Patient/1") -> Message:
 
 
 def window(context_tokens: int = 2_000, reply_tokens: int = 500) -> DroppingWindow:
-    found = DroppingWindow(context_tokens, reply_tokens, None)
-    found.add_opening([{"role": "system", "content": "Act."}, {"role": "user", "content": "Do it."}])
-    return found
+    dropping_window = DroppingWindow(context_tokens, reply_tokens, None)
+    dropping_window.add_opening([{"role": "system", "content": "Act."}, {"role": "user", "content": "Do it."}])
+    return dropping_window
 
 
 def test_the_oldest_results_are_dropped_until_half_of_the_window_is_free() -> None:
-    one = window()
+    dropping_window = window()
     for number in range(6):
-        one.add_reply(None, asked())
-        assert one.add_result(f"{number}" * 400, None) == f"{number}" * 400
-        assert one.take_dropped() is None
-    one.add_reply(None, asked())
-    assert one.add_result("6" * 400, None) == "6" * 400
-    assert shortened(one.messages) == [3, 5, 7, 9]
-    dropped = one.take_dropped()
+        dropping_window.add_reply(None, asked())
+        assert dropping_window.add_result(f"{number}" * 400, None) == f"{number}" * 400
+        assert dropping_window.take_dropped() is None
+    dropping_window.add_reply(None, asked())
+    assert dropping_window.add_result("6" * 400, None) == "6" * 400
+    assert shortened(dropping_window.messages) == [3, 5, 7, 9]
+    dropped = dropping_window.take_dropped()
     assert dropped is not None and (dropped.contents, dropped.messages) == ((3, 5, 7, 9), 0)
-    assert one.take_dropped() is None
-    assert sum(map(message_tokens, one.messages[:-1])) <= 800
+    assert dropping_window.take_dropped() is None
+    assert sum(map(message_tokens, dropping_window.messages[:-1])) <= 800
 
 
 def test_long_replies_are_dropped_after_old_results() -> None:
-    one = window(4_000)
+    dropping_window = window(4_000)
     for _ in range(9):
-        one.add_reply(None, asked('POST /Task\n{"a": "' + "x" * 600 + '"}'))
-        one.add_result("HTTP 201 Created\n" + "y" * 300, None)
-    replies = [message for message in one.messages[2:] if message["role"] == "assistant"]
+        dropping_window.add_reply(None, asked('POST /Task\n{"a": "' + "x" * 600 + '"}'))
+        dropping_window.add_result("HTTP 201 Created\n" + "y" * 300, None)
+    replies = [message for message in dropping_window.messages[2:] if message["role"] == "assistant"]
     assert [len(str(message["content"])) < 100 for message in replies] == [True] * 5 + [False] * 4
 
 
 def test_whole_exchanges_are_removed_when_nothing_else_is_left() -> None:
-    one = window()
+    dropping_window = window()
     for number in range(200):
-        one.add_reply(None, asked(f"GET /Patient/{number}"))
-        one.add_result("HTTP 404 Not Found", None)
-        assert sum(map(message_tokens, one.messages)) <= 1_500
-    assert one.added == 402 and one.messages[0]["content"] == "Act." and len(one.messages) % 2 == 0
-    assert [message["role"] for message in one.messages[1:4]] == ["user", "assistant", "user"]
-    dropped = one.take_dropped()
-    assert dropped is not None and dropped.contents == () and dropped.messages == 402 - len(one.messages)
+        dropping_window.add_reply(None, asked(f"GET /Patient/{number}"))
+        dropping_window.add_result("HTTP 404 Not Found", None)
+        assert sum(map(message_tokens, dropping_window.messages)) <= 1_500
+    assert (
+        dropping_window.added == 402
+        and dropping_window.messages[0]["content"] == "Act."
+        and len(dropping_window.messages) % 2 == 0
+    )
+    assert [message["role"] for message in dropping_window.messages[1:4]] == ["user", "assistant", "user"]
+    dropped = dropping_window.take_dropped()
+    assert dropped is not None and dropped.contents == () and dropped.messages == 402 - len(dropping_window.messages)
 
 
 def test_results_of_one_reply_share_the_window() -> None:
-    one = window()
-    one.add_reply(None, asked())
-    parts = [one.add_result("x" * 9_000, f"c{left}", later=left) for left in (2, 1, 0)]
+    dropping_window = window()
+    dropping_window.add_reply(None, asked())
+    parts = [dropping_window.add_result("x" * 9_000, f"c{left}", later=left) for left in (2, 1, 0)]
     assert all(700 < len(part) < 1_500 and "[Shortened: " in part for part in parts)
-    assert sum(map(message_tokens, one.messages)) <= 1_500
-    assert not one.shrink(), "results that the model has not read stay"
+    assert sum(map(message_tokens, dropping_window.messages)) <= 1_500
+    assert not dropping_window.shrink(), "results that the model has not read stay"
 
 
 @settings(max_examples=40)
@@ -154,26 +158,33 @@ def test_results_of_one_reply_share_the_window() -> None:
     share=st.none() | st.floats(0.3, 2.0),
     turns=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 500), st.integers(0, 12_000)), max_size=20),
 )
+@example(share=2.0, turns=[(2, 494, 4_280)])
 def test_requests_never_exceed_the_window(share: float | None, turns: list[tuple[int, int, int]]) -> None:
-    """The provider counts `share` times as many tokens as estimated, or does not say how many."""
-    one = window(8_000)
+    """The provider counts `share` times as many tokens as estimated, or does not say how many.
+
+    It reports no tokens of replies.
+    """
+    dropping_window = window(8_000)
 
     def count() -> int:
-        return int(sum(map(message_tokens, one.messages)) * (share or 1.0))
+        return int(sum(map(message_tokens, dropping_window.messages)) * (share or 1.0))
 
     for results, reply_chars, chars in turns:
         usage = None if share is None else Usage(prompt=count() + 1)
-        one.add_reply(usage, asked("GET /Patient/1 " + "r" * reply_chars))
-        place = len(one.messages)
+        dropping_window.add_reply(usage, asked("GET /Patient/1 " + "r" * reply_chars))
+        place = len(dropping_window.messages)
         for number in range(results):
             text = f"{number}" * chars
-            shown = one.add_result(text, f"c{number}", later=results - number - 1)
+            shown = dropping_window.add_result(text, f"c{number}", later=results - number - 1)
             assert shown == text or "[Shortened: " in shown
         assert count() <= 7_500 + 2  # numbers of tokens are rounded
-        unread = [message["content"] for message in one.messages[-results:]]
+        unread = [message["content"] for message in dropping_window.messages[-results:]]
         assert not any("[Dropped: " in str(content) for content in unread) and len(unread) == results
-        assert one.messages[0]["content"] == "Act." and one.messages[-results - 1]["role"] == "assistant"
-        assert place >= len(one.messages) - results
+        assert (
+            dropping_window.messages[0]["content"] == "Act."
+            and dropping_window.messages[-results - 1]["role"] == "assistant"
+        )
+        assert place >= len(dropping_window.messages) - results
 
 
 # The agent
@@ -228,8 +239,8 @@ def test_a_window_without_need_to_drop_changes_nothing(hospital: World) -> None:
 
 def test_datasets_have_only_what_the_model_read(hospital: World, dropped: tuple[Rollout, list[list[Message]]]) -> None:
     rollout, sent = dropped
-    removals = [place for place, one in enumerate(rollout.replies) if one.dropped and one.dropped.messages]
-    assert any(one.dropped and one.dropped.contents for one in rollout.replies[removals[0] + 1 :])
+    removals = [place for place, reply in enumerate(rollout.replies) if reply.dropped and reply.dropped.messages]
+    assert any(reply.dropped and reply.dropped.contents for reply in rollout.replies[removals[0] + 1 :])
     summary = ExportSummary()
     rows = list(export([rollout], "completion", selection=EVERY, summary=summary))
     assert [row["prompt"] for row in rows] == sent and not summary.left_out
@@ -330,4 +341,4 @@ def test_a_killed_and_resumed_run_gives_the_same_records(hospital: World, tmp_pa
         write_four(hospital, killed, server.base_url)
     assert killed.read_bytes() == whole.read_bytes()
     rollouts = list(read_rollouts(whole))
-    assert len(rollouts) == 4 and all(one.drops for one in rollouts)
+    assert len(rollouts) == 4 and all(rollout.drops for rollout in rollouts)

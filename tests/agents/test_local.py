@@ -60,7 +60,7 @@ def says(monkeypatch: pytest.MonkeyPatch, *texts: str) -> list[list[Sequence[int
     def sample(self: Transformer, prompts: Sequence[Prompt], **_: Any) -> list[Sample]:
         asked.append([prompt.ids for prompt in prompts])
         ids = [self.encode(next(script)) for _ in prompts]
-        return [Sample(one, [-0.5] * len(one), one[-1] in self.ends) for one in ids]
+        return [Sample(id, [-0.5] * len(id), id[-1] in self.ends) for id in ids]
 
     monkeypatch.setattr(Transformer, "sample", sample)
     return asked
@@ -248,7 +248,7 @@ def test_a_model_in_training_is_an_agent(tiny: str, hospital: World) -> None:
     model = loaded._model.train()
     agent = local(Transformer.around(model, loaded.tokenizer, name=tiny))
     assert agent.settings == local(tiny).settings
-    lines = [[rollout.line(timings=False) for rollout in roll(one, hospital)] for one in (agent, local(tiny))]
+    lines = [[rollout.line(timings=False) for rollout in roll(agent, hospital)] for agent in (agent, local(tiny))]
     assert lines[0] == lines[1]
     assert model.training
 
@@ -361,7 +361,8 @@ def test_cancelling_all_requests_stops_the_batch() -> None:
             task.cancel()
         await batches.aclose()
         assert all(
-            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*asking, return_exceptions=True)
+            isinstance(outcome, asyncio.CancelledError)
+            for outcome in await asyncio.gather(*asking, return_exceptions=True)
         )
 
     asyncio.run(go())
@@ -375,6 +376,6 @@ def test_an_error_reaches_all_waiting_requests() -> None:
     async def go() -> None:
         batches = _Batcher(sample, 4)
         found = await asyncio.gather(*(batches.complete(Prompt([n], None)) for n in range(6)), return_exceptions=True)
-        assert [type(one) for one in found] == [ContextWindowExceeded] * 6
+        assert [type(error) for error in found] == [ContextWindowExceeded] * 6
 
     asyncio.run(go())

@@ -83,7 +83,7 @@ def test_lookups_and_actions_in_any_mixture(hospital: World) -> None:
     assert {(lookup.source, lookup.tool, lookup.error) for lookup in rollout.lookups} == {("shelf", "look", False)}
     assert [turn.reply is None for turn in rollout.turns] == [True] * 3  # both replies begin with a lookup
     assert len(rollout.replies) == 2 and rollout.usage == sum(
-        (one.usage for one in rollout.replies if one.usage), Usage()
+        (model_reply.usage for model_reply in rollout.replies if model_reply.usage), Usage()
     )
     assert rollout.messages[:-2] == requests[-1]["messages"]
     assert rollout.messages[-1] == {"role": "tool", "tool_call_id": "call_8_0", "content": "This is Patient."}
@@ -151,7 +151,7 @@ def test_lookups_count_towards_the_step_limit(hospital: World) -> None:
     assert len(rollout.final_lookups) == 2 and rollout.graded and rollout.reward == 0.0 and rollout.error is None
     assert len(requests) == 4 and rollout.messages == requests[-1]["messages"] + [rollout.replies[-1].message]
     assert rollout.usage is not None and rollout.usage.completion == sum(
-        one.usage.completion for one in rollout.replies if one.usage
+        model_reply.usage.completion for model_reply in rollout.replies if model_reply.usage
     )
 
 

@@ -49,13 +49,13 @@ def test_episodes_are_the_same_with_and_without_reuse(tiny: str, hospital: World
     for constant in (False, True):
         agent = LocalAgent(transformer(tiny, constant), temperature=1.0, max_new_tokens=8, logprobs=True, batch_size=4)
         done = run(ENV_ID, agent, tasks=["01", "02a"], variations="0-1", repeats=2, world=hospital, max_steps=3)
-        found = sorted(done, key=lambda one: (one.task.key, one.task.variation, one.repeat))
-        lines.append([[turn.reply for turn in rollout.turns] for rollout in found])
+        rollouts = sorted(done, key=lambda rollout: (rollout.task.key, rollout.task.variation, rollout.repeat))
+        lines.append([[turn.reply for turn in rollout.turns] for rollout in rollouts])
     for plain, reused in zip(*lines, strict=True):
-        for one, other in zip(plain, reused, strict=True):
-            assert one is not None and other is not None
-            assert one.extra["completion_ids"] == other.extra["completion_ids"]
-            assert one.extra["logprobs"] == pytest.approx(other.extra["logprobs"], abs=1e-3)
+        for expected, other in zip(plain, reused, strict=True):
+            assert expected is not None and other is not None
+            assert expected.extra["completion_ids"] == other.extra["completion_ids"]
+            assert expected.extra["logprobs"] == pytest.approx(other.extra["logprobs"], abs=1e-3)
 
 
 def test_each_token_is_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def ward(tmp_path: Path) -> Iterator[Ward]:
 
     def make(*resources: dict[str, Any]) -> World:
         path = tmp_path / f"ward{len(opened)}.world"
-        numbered = ({"id": f"o{n}", **one} for n, one in enumerate(resources))
+        numbered = ({"id": f"o{n}", **resource} for n, resource in enumerate(resources))
         worlds.write(path, numbered, name=path.stem, seed=None, now=NOW)
         opened.append(World.open(path))
         return opened[-1]

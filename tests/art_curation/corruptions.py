@@ -34,9 +34,9 @@ def _others(name: str, value: Any) -> list[Any]:
             [] if value is None else [value.replace(":", ":3", 1)[:25], None]
         )
     if name == "patient_gender":
-        return [one for one in ("female", "male", None) if one != value]
+        return [category for category in ("female", "male", None) if category != value]
     if name == "value_category":
-        return [one for one in (*CATEGORIES, None) if one != value]
+        return [category for category in (*CATEGORIES, None) if category != value]
     return [False, True] if name in ("is_low", "is_high", "should_order") else [4.2 if name != "patient_age" else 42]
 
 
@@ -68,21 +68,21 @@ def _plans(case: ReasoningCase) -> Spoilt:
     assert plan is not None
     as_of = parse_instant(plan.as_of)
     changes: list[dict[str, Any]] = [
-        *({"family": one} for one in ("retrieval", "aggregation", "conditional") if one != plan.family),
-        *({"lab": one} for one in (*LABS, "XYZ") if one != plan.lab),
+        *({"family": family} for family in ("retrieval", "aggregation", "conditional") if family != plan.family),
+        *({"lab": lab} for lab in (*LABS, "XYZ") if lab != plan.lab),
         {"unit": "mg/L"},
         {"unit": ""},
         *({"as_of": instant(as_of + n * timedelta(minutes=1))} for n in (-1500, -60, -1, 1)),
         {"as_of": "now"},
-        *({"window_hours": one} for one in (None, 12.0, 25.0, 0.0, -24.0) if one != plan.window_hours),
+        *({"window_hours": hours} for hours in (None, 12.0, 25.0, 0.0, -24.0) if hours != plan.window_hours),
         {"digits": plan.digits + 1},
         {"digits": plan.digits - 1},
-        *({"direction": one} for one in (None, "low", "high", "outside") if one != plan.direction),
-        *({"order": one} for one in (None, *list(ORDERS)[::5], "nothing") if one != plan.order),
+        *({"direction": direction} for direction in (None, "low", "high", "outside") if direction != plan.direction),
+        *({"order": order} for order in (None, *list(ORDERS)[::5], "nothing") if order != plan.order),
         {"shift": plan.shift + 0.1},
         {"shift": plan.shift - 0.05},
         {"phrasing": len(PROMPTS[plan.scenario])},
-        *({"length": one} for one in (0, 1, 2, 3) if one != plan.length),
+        *({"length": length} for length in (0, 1, 2, 3) if length != plan.length),
     ]
     for change in changes:
         yield f"plan {change}", case.model_copy(update={"plan": plan.model_copy(update=change)})

@@ -22,11 +22,11 @@ from tests.art_curation.corruptions import changed, spoilt
 
 
 def kinds(report: AuditReport) -> set[str]:
-    return {reason.kind for one in report.dropped for reason in one.reasons}
+    return {reason.kind for dropped in report.dropped for reason in dropped.reasons}
 
 
 def texts(report: AuditReport) -> str:
-    return "\n".join(reason.text for one in report.dropped for reason in one.reasons)
+    return "\n".join(reason.text for dropped in report.dropped for reason in dropped.reasons)
 
 
 def test_generated_tasks_agree_with_the_second_derivation(
@@ -41,7 +41,7 @@ def decides_nothing(name: str, case: ReasoningCase) -> bool:
     """Whether a corruption is harmless: it changes only the context length, or the text still states the fact."""
     fact = re.match(r"'(.+)' replaced by", name)
     said = {fact[1], *({"average", "mean"} if fact[1] == "mean" else ())} if fact else set()
-    return "'length'" in name or any(one in case.instruction for one in said)
+    return "'length'" in name or any(phrase in case.instruction for phrase in said)
 
 
 @pytest.mark.parametrize("compared", [True, False], ids=["with the template", "by facts alone"])
@@ -54,21 +54,27 @@ def test_every_corruption_is_caught(
     """
     if not compared:
         monkeypatch.setattr(audit, "wording", lambda *given: (False, []))
-    sampled = [one.case for one in report.kept][::10]
+    sampled = [audited.case for audited in report.kept][::10]
     assert {case.plan.scenario for case in sampled if case.plan} == set(PROMPTS)
     bad = [(name, case) for good in sampled for name, case in spoilt(good) if changed(case, good)]
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
-    found = audit_cases(renamed, mini)
-    kept = [one.case.id for one in found.kept]
+    audit_report = audit_cases(renamed, mini)
+    kept = [audited.case.id for audited in audit_report.kept]
     # If cases are duplicates, the audit keeps only the first of them.
-    kept += [one.case.id for one in found.dropped if {reason.kind for reason in one.reasons} == {"duplicate"}]
+    kept += [
+        dropped.case.id
+        for dropped in audit_report.dropped
+        if {reason.kind for reason in dropped.reasons} == {"duplicate"}
+    ]
     missed = [bad[int(id.partition("/")[2])] for id in kept]
     assert len(bad) > 1500
     assert [name for name, case in missed if compared or not decides_nothing(name, case)] == []
 
 
 def test_corruptions_get_the_right_reason(report: AuditReport, mini: World) -> None:
-    good = next(one.case for one in report.kept if one.case.plan and one.case.plan.family == "conditional")
+    good = next(
+        audited.case for audited in report.kept if audited.case.plan and audited.case.plan.family == "conditional"
+    )
     by_kind = {
         "disagrees": good.model_copy(update={"sol": (99, True)}),
         "text": good.model_copy(update={"context": good.context.replace("Lab code", "Code")}),
@@ -79,7 +85,7 @@ def test_corruptions_get_the_right_reason(report: AuditReport, mini: World) -> N
 
 
 def test_duplicates_are_refused(report: AuditReport, mini: World) -> None:
-    good = next(one.case for one in report.kept if one.plan.family == "conditional")
+    good = next(audited.case for audited in report.kept if audited.plan.family == "conditional")
     twice = audit_cases([good, good.model_copy(update={"id": "other"})], mini)
     assert twice.cases == (good,)
     assert twice.reasons() == {"duplicate": 1}
@@ -90,7 +96,9 @@ def test_duplicates_are_refused(report: AuditReport, mini: World) -> None:
     phrased = reworded(good, (good.plan.phrasing + 1) % 4 if good.plan else 0, lab_chart(mini))
     other = audit_cases([good, phrased.model_copy(update={"id": "other"})], mini)
     assert [reason.text for reason in other.dropped[0].reasons] == [f"{good.id} has the same question"]
-    same_id = audit_cases([good, next(one.case for one in report.kept).model_copy(update={"id": good.id})], mini)
+    same_id = audit_cases(
+        [good, next(audited.case for audited in report.kept).model_copy(update={"id": good.id})], mini
+    )
     assert [reason.text for reason in same_id.dropped[0].reasons] == [f"{good.id} has the same id"]
 
 
@@ -98,7 +106,7 @@ def test_results_exactly_at_the_ends_count(ward: Ward) -> None:
     world = ward(patient(), result(0, 4.1, delay=0), result(24, 4.5), result(24.01, 9), result(3, 4.0))
     kept = audit_cases([case_on(world, MEAN), case_on(world, PLAN).model_copy(update={"id": "two"})], world)
     assert [case.sol for case in kept.cases] == [(4.2,), (4.1,)]
-    assert all("result at the edge" in {signal.name for signal in one.signals} for one in kept.kept)
+    assert all("result at the edge" in {signal.name for signal in audited.signals} for audited in kept.kept)
 
 
 def test_record_numbers_of_two_patients(ward: Ward) -> None:
@@ -110,11 +118,11 @@ def test_record_numbers_of_two_patients(ward: Ward) -> None:
 
 def test_another_phrasing_than_the_plans_shows(report: AuditReport, mini: World) -> None:
     """The audit reports a wrong phrasing number, although it does not change the ground truth."""
-    for one in report.kept[::20]:
-        plan = one.case.plan
+    for audited in report.kept[::20]:
+        plan = audited.case.plan
         assert plan is not None
         other = plan.model_copy(update={"phrasing": (plan.phrasing + 1) % len(PROMPTS[plan.scenario])})
-        again = audit_cases([one.case.model_copy(update={"plan": other})], mini)
+        again = audit_cases([audited.case.model_copy(update={"plan": other})], mini)
         assert all("reworded" in {signal.name for signal in kept.signals} for kept in again.kept)
 
 
@@ -145,9 +153,9 @@ def test_indistinguishable_ties_are_refused(ward: Ward) -> None:
     made_on = ward(patient(), result(3, 4.1), result(30, 4.4))
     tied = ward(patient(), result(3, 4.1), result(3, 4.3), result(30, 4.4))
     for plan in (PLAN, HIGH):
-        found = stale(case_on(made_on, plan), tied)
-        assert kinds(found) == {"ambiguous"}
-        assert "do not say which counts" in texts(found)
+        report = stale(case_on(made_on, plan), tied)
+        assert kinds(report) == {"ambiguous"}
+        assert "do not say which counts" in texts(report)
     same = ward(patient(), result(3, 4.1), result(3, 4.1), result(30, 4.4))
     kept = audit_cases([case_on(same, PLAN)], same)
     assert signal_names(kept) == {"tie resolved"}
@@ -197,8 +205,8 @@ def test_mean_on_a_rounding_half_is_refused(ward: Ward) -> None:
     assert case.sol == (4.25,)
     half = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.0, 4.1))))
     rounded = case.model_copy(update={"sol": (4.03,)})
-    found = audit_cases([rounded], half)
-    assert "between two roundings" in texts(found)
+    report = audit_cases([rounded], half)
+    assert "between two roundings" in texts(report)
     near = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.1))))
     assert audit_cases([case_on(near, MEAN)], near).cases[0].sol == (4.03,)
 
@@ -302,22 +310,22 @@ def test_an_export_folder_gives_the_same_as_the_world(
 
 def test_varied_cases_are_audited_too(report: AuditReport, mini: World) -> None:
     moved: list[ReasoningCase] = []
-    for one in report.kept[::4]:
-        plan = one.case.plan
+    for audited in report.kept[::4]:
+        plan = audited.case.plan
         assert plan is not None
         change = {"shift": -0.1} if plan.family == "conditional" else {"window_hours": 36.0}
         if plan.family != "conditional" and plan.window_hours is None:
             continue
         with suppress(TaskError):  # the mean over another window may be halfway between two roundings
-            moved.append(vary(one.case, mini, **change))
+            moved.append(vary(audited.case, mini, **change))
     assert len(moved) > 25
     assert audit_cases(moved, mini).dropped == ()
 
 
 def test_confidence_is_one_less_the_weights(report: AuditReport) -> None:
-    for one in report.kept:
-        assert one.confidence == pytest.approx(max(0, 1 - sum(signal.weight for signal in one.signals)))
-        assert one.doubtful == (one.confidence <= 0.6)
+    for audited in report.kept:
+        assert audited.confidence == pytest.approx(max(0, 1 - sum(signal.weight for signal in audited.signals)))
+        assert audited.doubtful == (audited.confidence <= 0.6)
     assert 0 < len(report.doubtful) < len(report.kept) / 4
 
 
@@ -325,14 +333,16 @@ def test_review_takes_the_doubtful_and_a_balanced_sample(report: AuditReport) ->
     picked = for_review(report, sample=40)
     whys = [why for _, why in picked]
     assert whys.count("sample") == 40
-    assert {one.case.id for one, why in picked if why == "doubtful"} == {one.case.id for one in report.doubtful}
-    strata = {one.stratum for one in report.kept if not one.doubtful}
-    assert {one.stratum for one, why in picked if why == "sample"} == strata
+    assert {audited.case.id for audited, why in picked if why == "doubtful"} == {
+        audited.case.id for audited in report.doubtful
+    }
+    strata = {audited.stratum for audited in report.kept if not audited.doubtful}
+    assert {audited.stratum for audited, why in picked if why == "sample"} == strata
     assert picked == for_review(report, sample=40)
     assert picked != for_review(report, sample=40, seed=1)
     everything = for_review(report, sample=10_000)
     assert len(everything) == len(report.kept)
-    assert [one.case.id for one, _ in everything] == [one.case.id for one in report.kept]
+    assert [audited.case.id for audited, _ in everything] == [audited.case.id for audited in report.kept]
 
 
 def test_audit_is_deterministic(mini: World, cases: tuple[ReasoningCase, ...], report: AuditReport) -> None:
@@ -435,7 +445,7 @@ def test_the_second_derivation_shares_no_code_with_the_first() -> None:
         tree = ast.parse((Path(audit.__file__).parent / f"{module}.py").read_text("utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and "action_reasoning" in (node.module or ""):
-                source, names = str(node.module).rpartition(".")[2], {one.name for one in node.names}
+                source, names = str(node.module).rpartition(".")[2], {name.name for name in node.names}
                 assert source not in makers or names <= allowed.get(module, {}).get(source, set()), (module, source)
                 if source == "ranges":
                     assert names <= {"LABS", "RANGES", "ReferenceRange"}, module
@@ -454,7 +464,7 @@ def test_the_second_derivation_shares_no_code_with_the_first() -> None:
     ids=str,
 )
 def test_absurd_numbers_are_refused(mini: World, cases: tuple[ReasoningCase, ...], changes: dict[str, Any]) -> None:
-    case = next(one for one in cases if one.plan and one.plan.family == "conditional")
+    case = next(case for case in cases if case.plan and case.plan.family == "conditional")
     assert case.plan
     spoilt_case = case.model_copy(update={"plan": case.plan.model_copy(update=changes)})
     assert kinds(audit_cases([spoilt_case], mini)) == {"plan"}

@@ -22,7 +22,7 @@ NAMES = {key: order.name for key, order in ORDERS.items()}
 
 def asked(request: Mapping[str, Any]) -> str:
     """The instruction that a request contains."""
-    text: str = next(one["content"] for one in request["messages"] if one["role"] == "user")
+    text: str = next(message["content"] for message in request["messages"] if message["role"] == "user")
     return text.partition("\n")[2]
 
 
@@ -43,16 +43,16 @@ def run(server: ChatServer, folder: Path, cases: tuple[ReasoningCase, ...], **se
 def test_rewordings_are_used_and_audited(report: AuditReport, mini: World, tmp_path: Path) -> None:
     cases = report.cases[::6]
     with ChatServer(politely) as server:
-        found = run(server, tmp_path, cases)
-    assert found.reworded == len(cases) == found.asked == len(server.requests)
-    assert [case.id for case in found.cases] == [case.id for case in cases]
-    assert all(new.instruction.startswith(("Could", "Please")) for new in found.cases)
+        rephrased = run(server, tmp_path, cases)
+    assert rephrased.reworded == len(cases) == rephrased.asked == len(server.requests)
+    assert [case.id for case in rephrased.cases] == [case.id for case in cases]
+    assert all(new.instruction.startswith(("Could", "Please")) for new in rephrased.cases)
     assert [
-        new.model_copy(update={"instruction": old.instruction}) for new, old in zip(found.cases, cases, strict=True)
+        new.model_copy(update={"instruction": old.instruction}) for new, old in zip(rephrased.cases, cases, strict=True)
     ] == list(cases)
-    audited = audit_cases(found.cases, mini)
+    audited = audit_cases(rephrased.cases, mini)
     assert audited.dropped == ()
-    assert all("reworded" in {signal.name for signal in one.signals} for one in audited.kept)
+    assert all("reworded" in {signal.name for signal in audited.signals} for audited in audited.kept)
 
 
 def test_answers_are_kept_on_disk(report: AuditReport, tmp_path: Path) -> None:
@@ -94,35 +94,35 @@ def test_invalid_rewordings_are_not_used(report: AuditReport, tmp_path: Path, sp
         return str(spoil(asked(request), by_text[asked(request)]))
 
     with ChatServer(policy) as server:
-        found = run(server, tmp_path, cases, attempts=2)
-    assert found.cases == cases
-    assert found.reworded == 0
-    assert all(len(one.problems) == 2 for one in found.outcomes)
-    assert found.asked == 8
-    assert sum(count for _, count in found.problems()) == 8
+        rephrased = run(server, tmp_path, cases, attempts=2)
+    assert rephrased.cases == cases
+    assert rephrased.reworded == 0
+    assert all(len(outcome.problems) == 2 for outcome in rephrased.outcomes)
+    assert rephrased.asked == 8
+    assert sum(count for _, count in rephrased.problems()) == 8
 
 
 def test_a_second_attempt_gets_the_reason(report: AuditReport, tmp_path: Path) -> None:
     case = report.cases[0]
     answers = ["It is 99.", politely({"messages": [{"role": "user", "content": f"\n{case.instruction}"}]})]
     with ChatServer(answers) as server:
-        found = run(server, tmp_path, (case,))
-    assert found.cases[0].instruction == answers[1]
-    assert len(found.outcomes[0].problems) == 1
+        rephrased = run(server, tmp_path, (case,))
+    assert rephrased.cases[0].instruction == answers[1]
+    assert len(rephrased.outcomes[0].problems) == 1
     assert f"lost the code '{case.eval_MRN}'" in server.requests[1]["messages"][-1]["content"]
 
 
 def test_quotation_marks_are_removed(report: AuditReport, tmp_path: Path) -> None:
     with ChatServer(lambda request: f'"{politely(request)}"\n') as server:
-        found = run(server, tmp_path, report.cases[:3])
-    assert all(case.instruction[0] != '"' for case in found.cases)
-    assert found.reworded == 3
+        rephrased = run(server, tmp_path, report.cases[:3])
+    assert all(case.instruction[0] != '"' for case in rephrased.cases)
+    assert rephrased.reworded == 3
 
 
 def test_cut_off_answers_are_not_used(report: AuditReport, tmp_path: Path) -> None:
     with ChatServer(lambda request: ScriptedReply(politely(request), finish_reason="length")) as server:
-        found = run(server, tmp_path, report.cases[:2], attempts=1)
-    assert found.reworded == 0
+        rephrased = run(server, tmp_path, report.cases[:2], attempts=1)
+    assert rephrased.reworded == 0
 
 
 def test_faults_are_retried_or_reported(report: AuditReport, tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ def test_faults_are_retried_or_reported(report: AuditReport, tmp_path: Path) -> 
             return next(faults)
 
     with ChatServer(politely, faults=fault, retry_after=0) as server:
-        found = run(server, tmp_path / "a", cases, retries=8)
-        assert found.reworded == 6
+        rephrased = run(server, tmp_path / "a", cases, retries=8)
+        assert rephrased.reworded == 6
         assert server.faulted > 0
     with ChatServer(politely, faults=lambda number: "500" if number % 2 else None) as server:
         lost = run(server, tmp_path / "b", cases, retries=0, concurrency=1)
     assert lost.reworded == 3
     assert [case == old for case, old in zip(lost.cases, cases, strict=True)] == [False, True] * 3
-    assert all("no answer" in one.problems[0] for one in lost.outcomes[1::2])
+    assert all("no answer" in outcome.problems[0] for outcome in lost.outcomes[1::2])
     # The second run repeats only the failed requests.
     with ChatServer(politely) as server:
         assert run(server, tmp_path / "b", cases).asked == 3

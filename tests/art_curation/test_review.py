@@ -61,15 +61,15 @@ def fill(rows: tuple[ReviewEntry, ...], path: Path, verdicts: dict[int, tuple[st
 def test_round_trip(rows: tuple[ReviewEntry, ...], tmp_path: Path, delimiter: str) -> None:
     said = {0: ("accept", ""), 1: ("Reject ", 'wrong, "range";\ttwo\nlines'), 3: ("REJECT", "-1 is no answer")}
     verdicts = read_verdicts(fill(rows, tmp_path / "sheet.csv", said, delimiter))
-    assert [one.id for one in verdicts] == [row.task.case.id for row in rows]
-    assert [one.word for one in verdicts[:5]] == ["accept", "reject", None, "reject", None]
+    assert [verdict.id for verdict in verdicts] == [row.task.case.id for row in rows]
+    assert [verdict.word for verdict in verdicts[:5]] == ["accept", "reject", None, "reject", None]
     assert verdicts[1].comment == 'wrong, "range";\ttwo\nlines'
     assert verdicts[3].comment == "-1 is no answer"
 
 
 def test_an_unchanged_sheet_has_no_verdicts(rows: tuple[ReviewEntry, ...], tmp_path: Path) -> None:
     (tmp_path / "sheet.csv").write_text(review_sheet(rows), "utf-8", newline="")
-    assert {one.word for one in read_verdicts(tmp_path / "sheet.csv")} == {None}
+    assert {verdict.word for verdict in read_verdicts(tmp_path / "sheet.csv")} == {None}
 
 
 def test_sheet_has_no_formulas(rows: tuple[ReviewEntry, ...], tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_verdicts_are_applied(report: AuditReport, rows: tuple[ReviewEntry, ...]
     verdicts = read_verdicts(fill(rows, tmp_path / "sheet.csv", said))
     ids = [row.task.case.id for row in rows]
     reviewed = apply_verdicts(report.cases, verdicts)
-    assert {one.id for one in reviewed.rejected} == {ids[doubtful[1]], ids[sampled[0]]}
+    assert {verdict.id for verdict in reviewed.rejected} == {ids[doubtful[1]], ids[sampled[0]]}
     assert set(reviewed.withheld) == {ids[n] for n in doubtful[2:]}
-    gone = {one.id for one in reviewed.rejected} | set(reviewed.withheld)
+    gone = {verdict.id for verdict in reviewed.rejected} | set(reviewed.withheld)
     assert reviewed.cases == tuple(case for case in report.cases if case.id not in gone)
     everything = apply_verdicts(report.cases, verdicts, keep_unreviewed=True)
     assert everything.withheld == ()
@@ -197,8 +197,8 @@ def test_page_shows_everything_and_needs_nothing(rows: tuple[ReviewEntry, ...]) 
     outline = Outline()
     outline.feed(text)
     articles = [attrs for tag, attrs in outline.tags if tag == "article"]
-    assert [one["data-id"] for one in articles] == [row.task.case.id for row in rows]
-    assert [one["data-digest"] for one in articles] == [digest(row.task.case) for row in rows]
+    assert [article["data-id"] for article in articles] == [row.task.case.id for row in rows]
+    assert [article["data-digest"] for article in articles] == [digest(row.task.case) for row in rows]
     for row in rows:
         for shown in (row.task.case.instruction, row.task.case.context, row.patient, row.range, row.answer):
             assert shown in outline.text
@@ -250,9 +250,9 @@ def test_verdicts_saved_by_the_page_are_read_back(rows: tuple[ReviewEntry, ...],
     as_csv, as_json = json.loads(done.stdout)
     for name, text in (("verdicts.csv", as_csv), ("verdicts.json", as_json)):
         (tmp_path / name).write_text(text, "utf-8", newline="")
-        found = read_verdicts(tmp_path / name)
-        assert [one.word or "" for one in found] == [one["verdict"] for one in saved]
-        assert [one.comment for one in found] == [one["comment"] for one in saved]
+        verdicts = read_verdicts(tmp_path / name)
+        assert [verdict.word or "" for verdict in verdicts] == [verdict["verdict"] for verdict in saved]
+        assert [verdict.comment for verdict in verdicts] == [verdict["comment"] for verdict in saved]
     cells = [cell for line in csv.reader(io.StringIO(as_csv, newline="")) for cell in line]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
@@ -312,5 +312,9 @@ def test_ticks_are_counted_saved_and_kept(rows: tuple[ReviewEntry, ...], tmp_pat
     assert told.startswith(f"1 accepted, 1 rejected, {len(rows) - 2} open.")
     assert colours == ["accept", "reject", ""]
     (tmp_path / name).write_text(text, "utf-8", newline="")
-    found = read_verdicts(tmp_path / name)
-    assert [(one.word, one.comment) for one in found[:3]] == [("accept", ""), ("reject", "not so"), (None, "")]
+    verdicts = read_verdicts(tmp_path / name)
+    assert [(verdict.word, verdict.comment) for verdict in verdicts[:3]] == [
+        ("accept", ""),
+        ("reject", "not so"),
+        (None, ""),
+    ]

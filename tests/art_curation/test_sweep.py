@@ -14,8 +14,8 @@ from tests.evaluation.records import rollout as record
 
 
 def test_settings_from_text() -> None:
-    assert [str(one) for one in windows("12h, 24,36h,1.5h,12h")] == ["12h", "24h", "36h", "1.5h"]
-    assert [str(one) for one in shifts("-10%,0%, +10%,2.5%")] == ["-10%", "0%", "+10%", "+2.5%"]
+    assert [str(window) for window in windows("12h, 24,36h,1.5h,12h")] == ["12h", "24h", "36h", "1.5h"]
+    assert [str(shift) for shift in shifts("-10%,0%, +10%,2.5%")] == ["-10%", "0%", "+10%", "+2.5%"]
     assert shifts("-10%")[0].value == -0.1
 
 
@@ -37,17 +37,17 @@ def test_tasks_under_settings(mini: World, cases: tuple[ReasoningCase, ...]) -> 
     with_window = [case for case in base if case.plan and case.plan.window_hours is not None]
     conditional = [case for case in base if case.plan and case.plan.family == "conditional"]
     counts = {
-        str(setting): sum(one.setting == setting for one in sweep.variants) + sweep.left_out[setting]
+        str(setting): sum(variant.setting == setting for variant in sweep.variants) + sweep.left_out[setting]
         for setting in sweep.settings
     }
     assert counts == dict.fromkeys(("12h", "24h", "48h"), len(with_window)) | dict.fromkeys(
         ("-10%", "0%", "+10%"), len(conditional)
     )
     assert len({case.id for case in sweep.cases}) == len(sweep.cases)
-    same = [one for one in sweep.variants if str(one.setting) in ("24h", "0%")]
-    assert not any(one.changed for one in same)
+    same = [variant for variant in sweep.variants if str(variant.setting) in ("24h", "0%")]
+    assert not any(variant.changed for variant in same)
     for name in ("12h", "48h", "-10%", "+10%"):
-        assert 0 < sum(one.changed for one in sweep.variants if str(one.setting) == name) < counts[name]
+        assert 0 < sum(variant.changed for variant in sweep.variants if str(variant.setting) == name) < counts[name]
     assert sweep == prepare(mini, base, sweep.settings)
 
 
@@ -100,9 +100,9 @@ def test_nothing_left(mini: World, cases: tuple[ReasoningCase, ...], monkeypatch
 def test_curve_counts_by_setting(mini: World, cases: tuple[ReasoningCase, ...]) -> None:
     sweep = prepare(mini, cases, windows("12h,24h"))
     done: list[Any] = []
-    for n, one in enumerate(sweep.variants):
-        good = str(one.setting) == "24h" or not one.changed
-        done.append(_done(one.case.id, success=None if n == 0 else good))
+    for n, variant in enumerate(sweep.variants):
+        good = str(variant.setting) == "24h" or not variant.changed
+        done.append(_done(variant.case.id, success=None if n == 0 else good))
     done.append(_done("stranger", success=True))
     at_12, at_24 = curve(sweep, done)
     assert at_12.setting == Setting("window", 12)

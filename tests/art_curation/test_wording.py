@@ -63,7 +63,7 @@ def test_same_facts(before: str, after: str) -> None:
 def test_changed_facts(before: str, old: str, new: str, told: str) -> None:
     assert old in before
     found = changes(before, before.replace(old, new), names=["Ida Grau", "Maria Lopez"])
-    assert any(told in one for one in found), found
+    assert any(told in change for change in found), found
 
 
 def test_every_fact_left_out_is_missed() -> None:
@@ -86,13 +86,13 @@ def test_phrases_stay_letter_by_letter() -> None:
 
 
 def test_parts_of_a_text() -> None:
-    assert [str(one) for one in hours_said("in the 24-hour span, within 36 h, 2.5 hours; 3 days, 4 mg, 5")] == [
+    assert [str(number) for number in hours_said("in the 24-hour span, within 36 h, 2.5 hours; 3 days, 4 mg, 5")] == [
         "24",
         "36",
         "2.5",
     ]
-    (one,) = instants("up to 2023-11-12T08:00:00+01:00, a day like 2023-11-12")
-    assert one.isoformat() == "2023-11-12T07:00:00+00:00"
+    (moment,) = instants("up to 2023-11-12T08:00:00+01:00, a day like 2023-11-12")
+    assert moment.isoformat() == "2023-11-12T07:00:00+00:00"
     assert senses("the last 24 hours") == set()
     assert senses("is at or above the lower limit") == {"below", "not"}
     assert senses("the average, if elevated") == {"mean", "above"}

@@ -59,7 +59,7 @@ def test_mine(cli: Cli) -> None:
         assert word in outcome.out
     plain = json.loads(cli("art", "mine", "--json").out)
     assert plain["world"] == "cohort-mini"
-    assert {one["lab"] for one in plain["offers"]} == set(LABS)
+    assert {offer["lab"] for offer in plain["offers"]} == set(LABS)
 
 
 def test_generate_gives_the_same_bytes(cli: Cli, made: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_audit(cli: Cli, made: Path) -> None:
     assert "disagrees: value is" in outcome.out
     assert len(read_cases(made / "kept.json")) == 33
     found = json.loads(cli("art", "audit", tasks, "--json").out)
-    assert [one["id"] for one in found["dropped"]] == [plain[n]["id"] for n in (3, 5, 7)]
+    assert [dropped["id"] for dropped in found["dropped"]] == [plain[n]["id"] for n in (3, 5, 7)]
     assert cli("art", "audit", made / "kept.json").code == 0
 
 
@@ -184,7 +184,7 @@ def test_wrong_sheets(cli: Cli, made: Path) -> None:
     fill(sheet, {0: ""})
     plain = json.loads(tasks.read_text())
     gone = next(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))["id"]
-    tasks.write_text(json.dumps([one for one in plain if one["id"] != gone]))
+    tasks.write_text(json.dumps([load for load in plain if load["id"] != gone]))
     outcome = cli("art", "review", tasks, sheet, "--out", out)
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
     assert f"unknown task '{gone}'" in outcome.err
@@ -231,27 +231,27 @@ SWEEP = ("art", "sweep", "--tasks", 12, "--windows", "12h,24h", "--shifts=-10%,0
 def test_sweep(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "sweep.jsonl"
     points = json.loads(cli(*SWEEP, "--out", out, "--json").out)
-    assert [one["setting"] for one in points] == ["12h", "24h", "-10%", "0%", "+10%"]
-    assert all(one["success"]["share"] == 1 for one in points)
-    assert [one["changed"]["count"] for one in points if one["setting"] in ("24h", "0%")] == [0, 0]
-    assert all(one["success"]["low"] < 1 for one in points)
+    assert [point["setting"] for point in points] == ["12h", "24h", "-10%", "0%", "+10%"]
+    assert all(point["success"]["share"] == 1 for point in points)
+    assert [point["changed"]["count"] for point in points if point["setting"] in ("24h", "0%")] == [0, 0]
+    assert all(point["success"]["low"] < 1 for point in points)
     lines = out.read_bytes().splitlines(keepends=True)
-    assert len(lines) == sum(one["tasks"] for one in points) == len(read_cases(tmp_path / "sweep.tasks.json"))
+    assert len(lines) == sum(point["tasks"] for point in points) == len(read_cases(tmp_path / "sweep.tasks.json"))
 
-    whole = [one.line(timings=False) for one in read_rollouts(out)]
+    whole = [rollout.line(timings=False) for rollout in read_rollouts(out)]
     out.write_bytes(b"".join(lines[:5]) + lines[5][:40])
     again = cli(*SWEEP, "--out", out, "--resume", "--csv", tmp_path / "curve.csv")
     assert again.code == 0
     assert f"{len(lines) - 5} episodes written" in again.err
     assert "By shift of the limits" in again.out
-    assert [one.line(timings=False) for one in read_rollouts(out)] == whole
+    assert [rollout.line(timings=False) for rollout in read_rollouts(out)] == whole
     curve = list(csv.DictReader(io.StringIO((tmp_path / "curve.csv").read_text())))
-    assert [(one["kind"], one["value"]) for one in curve][:3] == [
+    assert [(row["kind"], row["value"]) for row in curve][:3] == [
         ("window", "12.0"),
         ("window", "24.0"),
         ("shift", "-0.1"),
     ]
-    assert {one["success_share"] for one in curve} == {"1.0"}
+    assert {row["success_share"] for row in curve} == {"1.0"}
 
     assert "--resume" in cli(*SWEEP, "--out", out).err
 
@@ -259,7 +259,7 @@ def test_sweep(cli: Cli, tmp_path: Path) -> None:
     assert other.code == 1
     assert "another sweep" in other.err
     idle = json.loads(cli(*SWEEP, "--out", out, "--overwrite", "--agent", "idle", "--json").out)
-    assert all(one["success"]["count"] == 0 for one in idle)
+    assert all(load["success"]["count"] == 0 for load in idle)
 
 
 def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
@@ -267,7 +267,7 @@ def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
     assert outcome.code == 0
     rows = [line.split() for line in outcome.out.splitlines()]
     assert rows[2][0] == "36h"
-    assert {one.task.key.partition("@")[2] for one in read_rollouts(made / "s.jsonl")} == {"36h"}
+    assert {rollout.task.key.partition("@")[2] for rollout in read_rollouts(made / "s.jsonl")} == {"36h"}
 
 
 def test_a_sweep_of_tasks_of_another_world(cli: Cli, made: Path) -> None:

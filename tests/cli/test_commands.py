@@ -36,7 +36,7 @@ def test_version(cli: Cli) -> None:
 
 def test_worlds_list_and_info(cli: Cli) -> None:
     listed = json.loads(cli("worlds", "list", "--json").out)
-    assert {"hospital-small", "empty"} <= {one["name"] for one in listed}
+    assert {"hospital-small", "empty"} <= {load["name"] for load in listed}
     info = json.loads(cli("worlds", "info", "hospital-small", "--json").out)
     assert info["name"] == "hospital-small"
     assert info["counts"]["Patient"] > 0
@@ -134,9 +134,9 @@ def test_worlds_upload_compare_and_export(
         assert "all 2 resources" in cli("worlds", "upload", world, url, *access).out
         assert "equal: " in cli("worlds", "compare", world, url, *access).out
         server.session.load([{"resourceType": "Patient", "id": "b", "active": True}])
-        found = cli("worlds", "compare", world, url, "--json", *access)
+        outcome = cli("worlds", "compare", world, url, "--json", *access)
         refused = cli("worlds", "upload", world, url, "--fhir-header", "Authorization: Bearer 0ther")
-    assert found.code == 1 and json.loads(found.out)["differences"][0]["path"] == "Patient.active"
+    assert outcome.code == 1 and json.loads(outcome.out)["differences"][0]["path"] == "Patient.active"
     assert refused.code == 1 and "requires credentials" in refused.err and "0ther" not in refused.err
     unset = cli("worlds", "upload", world, url, "--fhir-header-from-env", "X:NO_SUCH_VARIABLE")
     assert unset.code == 2 and "is not set" in unset.err
@@ -172,7 +172,7 @@ def test_tasks_check_tries_each_environment_on_its_own_world(cli: Cli) -> None:
     outcome = cli("tasks", "check", other, "FHIRAgent/MedAgentBench-v0", "--tasks", "01", "--variations", 1, "--json")
     report = json.loads(outcome.out)
     assert report["world"] == "cohort-mini, hospital-small"
-    assert [(one["env"], one["task"], one["variations"]) for one in report["tasks"]] == [
+    assert [(task["env"], task["task"], task["variations"]) for task in report["tasks"]] == [
         (other, "01", 1),
         ("FHIRAgent/MedAgentBench-v0", "01", 1),
     ]
@@ -210,9 +210,9 @@ def test_tasks_probe_without_scikit_learn(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_tasks_experiments(cli: Cli) -> None:
     found = json.loads(cli("tasks", "experiments", "--json").out)
-    assert [one["name"] for one in found] == [f"experiment-{n}" for n in (1, 2, 3, 4)]
-    assert [len(one["test"]) for one in found] == [43, 129, 129, 66]
-    assert [len(one["train"]) for one in found] == [43, 86, 86, 42]
+    assert [load["name"] for load in found] == [f"experiment-{n}" for n in (1, 2, 3, 4)]
+    assert [len(load["test"]) for load in found] == [43, 129, 129, 66]
+    assert [len(load["train"]) for load in found] == [43, 86, 86, 42]
     assert found[3]["test"][0] == {"env": ENV, "task": "03", "variation": 1_000, "phrasing": 2}
     assert "Tasks that were not in training" in cli("tasks", "experiments").out
 
@@ -222,7 +222,7 @@ def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-1", "--out", out)
     assert outcome.code == 0
     assert "100%" in outcome.out
-    assert [(one.task.key, one.task.variation) for one in read_rollouts(out)] == [
+    assert [(rollout.task.key, rollout.task.variation) for rollout in read_rollouts(out)] == [
         ("01", 0),
         ("01", 1),
         ("02a", 0),
@@ -255,7 +255,7 @@ def test_a_file_is_replaced_only_by_another_run(cli: Cli, tmp_path: Path) -> Non
     assert cli("rollout", ENV, *nobody, "--tasks", "01", "--out", out, "--overwrite").code == 1
     assert out.read_bytes() == before
     assert cli("rollout", ENV, "--tasks", "02a", "--variations", 5, "--out", out, "--overwrite").code == 0
-    assert [(one.task.key, one.task.variation) for one in read_rollouts(out)] == [("02a", 5)]
+    assert [(rollout.task.key, rollout.task.variation) for rollout in read_rollouts(out)] == [("02a", 5)]
 
 
 def test_a_run_that_no_server_serves_writes_nothing(cli: Cli, hospital: World, tmp_path: Path) -> None:
@@ -305,11 +305,11 @@ def test_demo(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert outcome.code == 0
     records = list(read_rollouts(tmp_path / "demo-output" / "rollouts.jsonl"))
     keys = ("01", "02a", "02b", "11a", "14a", "15a")
-    assert [(one.agent.name, one.task.key) for one in records] == [
+    assert [(record.agent.name, record.task.key) for record in records] == [
         (agent, key) for agent in ("gold", "random", "idle") for key in keys
     ]
-    assert all(one.success for one in records if one.agent.name == "gold")
-    assert not any(one.success for one in records if one.agent.name == "idle")
+    assert all(record.success for record in records if record.agent.name == "gold")
+    assert not any(record.success for record in records if record.agent.name == "idle")
     assert len(lines(tmp_path / "demo-output" / "train.jsonl")) >= len(keys)
     for path in ("rollouts.jsonl", "train.jsonl"):
         assert path in outcome.out

@@ -86,7 +86,11 @@ SHOWN = "ward\\x1b]0;owned\\x07\\x0d\\x9b31m\\u202egnp.exe\\u2066\\x7f\\u2028\\u
 def obeyed(text: str) -> set[str]:
     """Return the control characters of a text, without line ends."""
     own = text.replace("\n", "").replace("\x1b[2K", "").replace("\x1b[?25l", "").replace("\x1b[?25h", "")
-    return {one for one in own if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in "\u202e\u2066"}
+    return {
+        character
+        for character in own
+        if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in "\u202e\u2066"
+    }
 
 
 def test_names_cannot_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +164,7 @@ def test_reports_show_names_without_obeying_them(cli: Cli, tmp_path: Path) -> No
     outcome = cli("dataset", records, "--out", written, "--failures", "--invalid")
     assert outcome.code == 0
     assert obeyed(outcome.out + outcome.err) == set()
-    assert [one.agent.name for one in read_rollouts(records)] == [agent.name for agent in agents]
+    assert [rollout.agent.name for rollout in read_rollouts(records)] == [agent.name for agent in agents]
 
 
 def test_names_of_world_files_are_shown_without_obeying_them(cli: Cli, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_run_and_status(cli: Any, hospital: World) -> None:
     assert some.code == 0 and "the budget is used up and" in some.err and "remain" in some.err
     assert done.code == 0 and done.out == status.out and "cost 0." in done.out
     assert (other.code, other.err.count("\n")) == (1, 1) and "seed is 0 there and 1 here" in other.err
-    assert plain["missing"] == 0 and [one["done"] for one in plain["configurations"]] == [2]
+    assert plain["missing"] == 0 and [configuration["done"] for configuration in plain["configurations"]] == [2]
 
 
 @pytest.mark.parametrize(

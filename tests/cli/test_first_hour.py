@@ -77,7 +77,10 @@ WRONG_WORDS = (
     *(f"{ONE} --{name} -1" for name in ("workers", "price-in", "price-out", "max-steps", "max-tokens", "max-seconds")),
     *(f"{ONE} --max-seconds nan", f"{ONE} --price-in nan", f"{ONE} --set x", f"{ONE} --set =1", f"{ONE} --set a=1"),
     *(f"{ONE} --agent random --set finish={value}" for value in ("2", "-1", "NaN", "nan", "x", "null", "[1]")),
-    *(f"{CHAT} --set {one}" for one in ("temperature=NaN", "timeout=-1", "context_tokens=-1", "retries=x", "extra=1")),
+    *(
+        f"{CHAT} --set {setting}"
+        for setting in ("temperature=NaN", "timeout=-1", "context_tokens=-1", "retries=x", "extra=1")
+    ),
     *(CHAT, f"{SWEEP} {CHAT.partition('--out new ')[2]}", f"{ONE} --agent chat --set model=m"),
     *(
         f"{ONE} --fhir-server {url}"

@@ -55,7 +55,7 @@ def test_show_prints_all_reflections(cli: Cli, path: Path) -> None:
 )
 def test_show_filters(cli: Cli, path: Path, options: list[str], texts: list[str]) -> None:
     done = cli("memory", "show", path, "--json", *options)
-    assert [one["text"] for one in json.loads(done.out)["reflections"]] == texts
+    assert [reflection["text"] for reflection in json.loads(done.out)["reflections"]] == texts
 
 
 def test_show_names_what_is_wrong(cli: Cli, path: Path) -> None:

@@ -79,4 +79,4 @@ def test_ctrl_c_keeps_finished_episodes(tmp_path: Path, workers: int) -> None:
     assert running.returncode == 130, errors
     assert "--resume" in errors
     assert "Traceback" not in errors
-    assert sum(one.graded for one in read_rollouts(out)) >= 5
+    assert sum(rollout.graded for rollout in read_rollouts(out)) >= 5

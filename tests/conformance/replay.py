@@ -176,6 +176,8 @@ def level_of(reference: Answer, answer: Answer, normals: tuple[Normal, Normal]) 
     if "json" in reference:
         is_same = normals[0].value(reference["json"]) == normals[1].value(answer.get("json"))
     else:
-        texts = (normal.text(one.get("text", "")) for normal, one in zip(normals, (reference, answer), strict=True))
+        texts = (
+            normal.text(resource.get("text", "")) for normal, resource in zip(normals, (reference, answer), strict=True)
+        )
         is_same = reference["status"] == 204 or len(set(texts)) == 1
     return "body" if is_same else "order"

@@ -51,10 +51,10 @@ def test_two_envs_in_lock_step_agree(env_id: str, own_world: Callable[[str], Wor
     first, second = gym.make(env_id, world=world), gym.make(env_id, world=world)
     agent = make_agent("random")
     for seed in range(6):
-        one, other = first.reset(seed=seed), second.reset(seed=seed)
-        assert data_equivalence(one, other, exact=True)
-        agent.reset(one[0], EpisodeContext(env_id, one[1]["task"], one[1]["variation"], world, seed, 15, ""))
-        observation, done = one[0], False
+        start, other = first.reset(seed=seed), second.reset(seed=seed)
+        assert data_equivalence(start, other, exact=True)
+        agent.reset(start[0], EpisodeContext(env_id, start[1]["task"], start[1]["variation"], world, seed, 15, ""))
+        observation, done = start[0], False
         while not done:
             action = agent.act(observation)
             assert isinstance(action, str)

@@ -181,7 +181,7 @@ def test_snapshots_hold_many_resources(hospital: World, monkeypatch: pytest.Monk
     with hospital.session() as session, hospital.session() as other, hospital.session() as third:
         session.load(loaded)
         snapshot = session.snapshot()
-        for one in (session, other, third):
-            if one is not session:
-                one.load_snapshot(snapshot)
-            assert len(one.search("Basic", created="2020-01-01")) == len(loaded)
+        for other_session in (session, other, third):
+            if other_session is not session:
+                other_session.load_snapshot(snapshot)
+            assert len(other_session.search("Basic", created="2020-01-01")) == len(loaded)

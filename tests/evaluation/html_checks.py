@@ -21,7 +21,7 @@ def text(element: ET.Element) -> str:
 
 def check_structure(root: ET.Element) -> None:
     """Check headings, landmarks, images, tables, names of regions and ids."""
-    levels = [int(one.tag[1]) for one in root.iter() if one.tag in HEADINGS]
+    levels = [int(element.tag[1]) for element in root.iter() if element.tag in HEADINGS]
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels)), levels
     assert root.get("lang") == "en" and text(require(root, ".//title"))
@@ -32,13 +32,13 @@ def check_structure(root: ET.Element) -> None:
         assert image.get("alt") and image.get("width") and image.get("height")
     for table in root.iter("table"):
         check_table(table)
-    ids = [one.get("id") for one in root.iter() if one.get("id")]
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
     assert len(ids) == len(set(ids))
-    for one in root.iter():
-        name = one.get("aria-labelledby")
+    for element in root.iter():
+        name = element.get("aria-labelledby")
         assert name is None or name in ids
-        assert one.get("role") != "group" or one.get("aria-label")
-        link = one.get("href") if one.tag == "a" else None
+        assert element.get("role") != "group" or element.get("aria-label")
+        link = element.get("href") if element.tag == "a" else None
         assert link is None or (link.startswith("#") and link[1:] in ids)
 
 
@@ -54,19 +54,19 @@ def check_table(table: ET.Element) -> None:
 
 def check_safety(root: ET.Element) -> None:
     """Check that a page contains no script and loads nothing."""
-    policy = next(one.get("content", "") for one in root.iter("meta") if one.get("http-equiv"))
+    policy = next(element.get("content", "") for element in root.iter("meta") if element.get("http-equiv"))
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-") and "unsafe" not in policy
-    tags = {one.tag for one in root.iter()}
+    tags = {element.tag for element in root.iter()}
     assert not tags & {"script", "iframe", "object", "embed", "form", "link", "base", "audio", "video"}
-    for one in root.iter():
-        assert not [name for name in one.attrib if name.startswith("on") or name == "style"]
-        source = one.get("src")
+    for element in root.iter():
+        assert not [name for name in element.attrib if name.startswith("on") or name == "style"]
+        source = element.get("src")
         assert source is None or re.fullmatch(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+", source)
     style = text(require(root, ".//style"))
     assert "url(" not in style and "@import" not in style
 
 
 def require(root: ET.Element, path: str) -> ET.Element:
-    found = root.find(path)
-    assert found is not None, path
-    return found
+    element = root.find(path)
+    assert element is not None, path
+    return element

@@ -71,7 +71,7 @@ def rollout(
             diagnosis=label and Diagnosis(steps=(Check(name="s", passed=False),), error=label, step="s"),
         )
     done = (*turns, Turn(action="FINISH([])", observation="")) if success is not None else turns
-    usages = [one.reply.usage for one in turns if one.reply is not None and one.reply.usage is not None]
+    usages = [turn.reply.usage for turn in turns if turn.reply is not None and turn.reply.usage is not None]
     return Rollout.model_validate(
         {
             "package_version": "0.1.0",

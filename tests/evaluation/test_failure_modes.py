@@ -36,9 +36,9 @@ def test_modes_of_a_failed_episode(usage: ToolUsage, errors: int, modes: list[st
 
 
 def test_an_episode_may_count_in_several_modes() -> None:
-    found = FailureModes.of([(FAILURE_MODES[:2], True), (FAILURE_MODES[1:3], True), ((OTHER,), False)])
-    assert (found.failed, found.unknown) == (3, 1)
-    assert list(found.counts.values()) == [1, 2, 1, 0, 0, 1]
+    modes = FailureModes.of([(FAILURE_MODES[:2], True), (FAILURE_MODES[1:3], True), ((OTHER,), False)])
+    assert (modes.failed, modes.unknown) == (3, 1)
+    assert list(modes.counts.values()) == [1, 2, 1, 0, 0, 1]
 
 
 ACTIONS: dict[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, object]]], list[str], list[ToolCalls]]] = {
@@ -60,11 +60,11 @@ ACTIONS: dict[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, object]]],
 @pytest.mark.parametrize("case", ACTIONS)
 def test_a_text_action_and_a_tool_call_have_the_same_modes(case: str) -> None:
     texts, calls, modes, tools = ACTIONS[case]
-    found = [*run("FHIRAgent/Appointment-v0", ScriptedAgent(texts), tasks="02a", variations=[0])]
+    rollouts = [*run("FHIRAgent/Appointment-v0", ScriptedAgent(texts), tasks="02a", variations=[0])]
     with ChatServer([ScriptedReply(calls=[call]) for call in calls]) as server:
         agent = make_agent("chat", model="scripted", base_url=server.base_url, protocol="tools")
-        found += run("FHIRAgent/Appointment-v0", agent, tasks="02a", variations=[0])
-    for rollout in found:
+        rollouts += run("FHIRAgent/Appointment-v0", agent, tasks="02a", variations=[0])
+    for rollout in rollouts:
         episode = EpisodeMetrics.of(rollout)
         assert [*episode.failure_modes] == modes and episode.tools_known
         assert [*episode.tools] == tools

@@ -49,8 +49,8 @@ def lab(colour: str, vision: str = "normal") -> Array:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
+def contrast(colour: str, other: str) -> float:
+    low, high = sorted((luminance(colour), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -59,13 +59,13 @@ STYLES = [series_style(number) for number in range(10)]
 
 @pytest.mark.parametrize("vision", VISION)
 def test_any_two_of_ten_colours_differ(vision: str) -> None:
-    for one, other in combinations(STYLES, 2):
-        assert np.linalg.norm(lab(one.fill, vision) - lab(other.fill, vision)) >= 20, (one, other)
+    for style, other in combinations(STYLES, 2):
+        assert np.linalg.norm(lab(style.fill, vision) - lab(other.fill, vision)) >= 20, (style, other)
 
 
 def test_neighbours_differ_in_grey_scale() -> None:
-    for one, other in pairwise(STYLES):
-        assert abs(lab(one.fill)[0] - lab(other.fill)[0]) >= 14, (one, other)
+    for style, other in pairwise(STYLES):
+        assert abs(lab(style.fill)[0] - lab(other.fill)[0]) >= 14, (style, other)
 
 
 def test_every_style_has_a_hatch_of_its_own() -> None:
@@ -86,7 +86,7 @@ def test_outlines_are_visible_on_paper() -> None:
 def test_parts_differ_in_grey_scale() -> None:
     lightness = [lab(part_style(number).fill)[0] for number in range(3)]
     assert lightness == sorted(lightness, reverse=True)
-    assert min(one - other for one, other in pairwise(lightness)) >= 20
+    assert min(darker - other for darker, other in pairwise(lightness)) >= 20
 
 
 def test_shades_get_darker_and_keep_their_text_readable() -> None:

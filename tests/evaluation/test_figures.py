@@ -24,7 +24,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(svg: str) -> str:
-    return "\n".join("".join(one.itertext()) for one in ET.fromstring(svg).iter(f"{SVG}text"))
+    return "\n".join("".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text"))
 
 
 def figure(chart: Bars | Stacks | HeatMap | Violins) -> Figure:
@@ -33,12 +33,12 @@ def figure(chart: Bars | Stacks | HeatMap | Violins) -> Figure:
 
 def one_violin(*samples: tuple[float, ...]) -> Violins:
     series = tuple(f"run {number}" for number in range(len(samples)))
-    return Violins("", "tokens", ("",), series, tuple((Distribution.of(one),) for one in samples), "")
+    return Violins("", "tokens", ("",), series, tuple((Distribution.of(sample),) for sample in samples), "")
 
 
 @pytest.fixture(scope="module")
 def study() -> dict[str, Figure]:
-    return {one.name: one for one in study_figures(report(variations=2, repeats=2))}
+    return {study_figure.name: study_figure for study_figure in study_figures(report(variations=2, repeats=2))}
 
 
 def test_all_figures_of_the_study_have_data(study: dict[str, Figure]) -> None:
@@ -46,7 +46,7 @@ def test_all_figures_of_the_study_have_data(study: dict[str, Figure]) -> None:
         *("success", "variance", "error_rates", "failure_modes", "tool_calls", "tokens", "tokens_by_task"),
         "token_variation",
     ]
-    assert not any(one.empty for one in study.values())
+    assert not any(figure.empty for figure in study.values())
 
 
 def test_success_shows_every_experiment(study: dict[str, Figure]) -> None:
@@ -99,7 +99,8 @@ def test_runs_without_experiment_are_one_group() -> None:
 def test_a_report_without_graded_episodes_has_no_figures(tmp_path: Path) -> None:
     made = report(["one"], [""])
     episodes = tuple(
-        replace(one, success=None, light=None, usage=None, tools=(), lookups=()) for one in made.runs[0].episodes
+        replace(episode, success=None, light=None, usage=None, tools=(), lookups=())
+        for episode in made.runs[0].episodes
     )
     assert write_figures(Report((replace(made.runs[0], episodes=episodes),)), tmp_path) == []
 
@@ -135,7 +136,9 @@ def test_a_heat_map_of_hundreds_of_runs_is_drawn() -> None:
 def test_every_mark_has_its_letter() -> None:
     bars = tuple((Bar(50 + number), Bar(40)) for number in range(3))
     svg = draw_svg(figure(Bars("", "%", ("first", "second"), ("r", "s", "t"), bars, "group")))
-    assert sorted(one for one in texts(svg).split("\n") if len(one) == 1 and one.isalpha()) == list("AABBCC")
+    assert sorted(letter for letter in texts(svg).split("\n") if len(letter) == 1 and letter.isalpha()) == list(
+        "AABBCC"
+    )
 
 
 def test_equal_data_give_equal_bytes() -> None:
@@ -168,15 +171,15 @@ def test_violins_of_few_or_equal_values(samples: tuple[tuple[float, ...], ...]) 
     chart = one_violin(*samples)
     svg, _ = draw(figure(chart))
     assert "nan" not in svg.lower()
-    assert svg.count("no data") == sum(not one for one in samples)
+    assert svg.count("no data") == sum(not sample for sample in samples)
     assert len(chart.table().rows) == len(samples)
 
 
 def test_a_density_is_highest_where_values_are() -> None:
     values = np.array([1.0] * 50 + [5.0] * 10 + [9.0])
-    found = density(values, np.linspace(1, 9, 81))
-    assert found.max() == 1 and found.argmax() == 0
-    assert found[40] > found[80] > 0
+    array = density(values, np.linspace(1, 9, 81))
+    assert array.max() == 1 and array.argmax() == 0
+    assert array[40] > array[80] > 0
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_equal_clusters_count_as_one_trial_each() -> None:
     assert (everywhere.low, everywhere.high, everywhere.method) == (*wilson(4, 4), "wilson")
     same = rate_interval([[True, False, False]] * 3)
     assert same.method == "wilson" and same.low < 1 / 3 < same.high
-    found = clustered_mean([[1.0, 0.0, 0.0]] * 3)
-    assert found is not None
-    assert (found.error, found.interval(), found.p_value()) == (None, None, None)
+    mean = clustered_mean([[1.0, 0.0, 0.0]] * 3)
+    assert mean is not None
+    assert (mean.error, mean.interval(), mean.p_value()) == (None, None, None)
     assert clustered_mean([]) is None
 
 
@@ -109,7 +109,7 @@ def test_intervals_contain_the_rate_whatever_the_order(given: Clusters) -> None:
 @given(OUTCOMES)
 def test_a_cluster_of_its_own_for_each_outcome_is_the_ordinary_standard_error(given: Clusters) -> None:
     values = [float(value) for own in given for value in own]
-    found = clustered_mean([value] for value in values)
-    assert found is not None
-    if found.error is not None:
-        assert found.error == pytest.approx(np.std(values, ddof=1) / len(values) ** 0.5, rel=1e-9)
+    mean = clustered_mean([value] for value in values)
+    assert mean is not None
+    if mean.error is not None:
+        assert mean.error == pytest.approx(np.std(values, ddof=1) / len(values) ** 0.5, rel=1e-9)

@@ -71,29 +71,29 @@ def test_hostile_texts_are_shown(page: str) -> None:
     root = parse(page)
     cells = {text(cell) for cell in root.iter() if cell.tag in ("td", "th")}
     assert f"A {SHOWN}" in cells and SHOWN in cells
-    assert not [one for one in ("<script", "\x1b", "\u202e", "\ud800") if one in page]
+    assert not [hostile for hostile in ("<script", "\x1b", "\u202e", "\ud800") if hostile in page]
 
 
 def test_remarks_come_first(page: str) -> None:
     root = parse(page)
-    headings = [text(one) for one in root.iter() if one.tag in ("h1", "h2", "h3")]
+    headings = [text(element) for element in root.iter() if element.tag in ("h1", "h2", "h3")]
     assert headings[1].startswith("Remarks")
-    assert any("different world" in text(one) for one in root.iter("li"))
+    assert any("different world" in text(element) for element in root.iter("li"))
 
 
 def test_every_figure_has_a_caption_and_its_numbers_beside_it(page: str) -> None:
     root = parse(page)
-    found = [one for one in root.iter("section") if one.find(".//figure") is not None]
-    assert [text(one[0]) for one in found][:2] == ["Success by run and experiment", "Variance of success"]
-    assert len(found) == 8
-    for one in found:
-        assert one.find(".//table") is not None
-        assert "data:image/svg+xml" in next(one.iter("img")).get("src", "")
+    elements = [element for element in root.iter("section") if element.find(".//figure") is not None]
+    assert [text(element[0]) for element in elements][:2] == ["Success by run and experiment", "Variance of success"]
+    assert len(elements) == 8
+    for element in elements:
+        assert element.find(".//table") is not None
+        assert "data:image/svg+xml" in next(element.iter("img")).get("src", "")
 
 
 def test_the_tables_of_the_report_follow(page: str) -> None:
-    captions = [text(one) for one in parse(page).iter("caption")]
-    assert captions[-len(sections(hostile_report())) :] == [one.title for one in sections(hostile_report())]
+    captions = [text(element) for element in parse(page).iter("caption")]
+    assert captions[-len(sections(hostile_report())) :] == [section.title for section in sections(hostile_report())]
 
 
 @pytest.mark.usefixtures("small_figures")
@@ -108,7 +108,8 @@ def test_pages_of_one_and_of_ten_runs() -> None:
 def test_a_page_without_data_says_so(tmp_path: Path) -> None:
     made = report(["one"], [""], variations=1, repeats=1)
     episodes = tuple(
-        replace(one, success=None, light=None, usage=None, tools=(), lookups=()) for one in made.runs[0].episodes
+        replace(episode, success=None, light=None, usage=None, tools=(), lookups=())
+        for episode in made.runs[0].episodes
     )
     path = write_page(Report((replace(made.runs[0], episodes=episodes),)), tmp_path / "new" / "report.html")
     root = parse(path.read_text("utf-8"))

@@ -52,7 +52,7 @@ def test_the_policy_forbids_scripts_and_requests(opened: Browser) -> None:
     )
     assert opened.run("return window.ran === undefined")
     messages = opened.console()
-    assert len([one for one in messages if "Content Security Policy" in one]) == 2, messages
+    assert len([message for message in messages if "Content Security Policy" in message]) == 2, messages
 
 
 @pytest.mark.parametrize("width", [320, 400, 800, 1400, 2000])

@@ -17,8 +17,8 @@ def test_the_estimates_equal_an_enumeration_of_all_choices(k: int) -> None:
     results = [True, True, False, False, False]
     chosen = list(combinations(results, k))
     given = attempts((2, 5))
-    assert pass_at_k(given, k) == pytest.approx(sum(any(one) for one in chosen) / len(chosen))
-    assert reliability(given, k) == pytest.approx(sum(all(one) for one in chosen) / len(chosen))
+    assert pass_at_k(given, k) == pytest.approx(sum(any(result) for result in chosen) / len(chosen))
+    assert reliability(given, k) == pytest.approx(sum(all(result) for result in chosen) / len(chosen))
 
 
 def test_variations_with_fewer_attempts_are_left_out() -> None:

@@ -154,8 +154,8 @@ def test_mixed_conditions_are_remarked(tmp_path: Path) -> None:
 
 
 def test_runs_with_different_episodes_are_remarked(tmp_path: Path) -> None:
-    one, other, part = study(0), study(1), study(2)[:5]
-    paths = [written(tmp_path / f"{n}.jsonl", records) for n, records in enumerate((one, other, part))]
+    complete, other, part = study(0), study(1), study(2)[:5]
+    paths = [written(tmp_path / f"{n}.jsonl", records) for n, records in enumerate((complete, other, part))]
     assert Report(read_runs(paths[:2])).remarks() == []
     assert Report(read_runs(paths)).remarks() == [
         "the runs share only 5 of their graded episodes (study shift=0 8, study shift=1 8, study shift=2 5): compare "
@@ -215,23 +215,23 @@ def test_settings_are_in_the_json(files: list[str]) -> None:
 def test_errors_are_counted_by_their_labels_where_there_are_any(tmp_path: Path) -> None:
     told = [rollout("01", n, False, label="arithmetic" if n else "window boundary") for n in range(3)]
     report = Report(read_runs([written(tmp_path / "a.jsonl", [*told, rollout("01", 3, True)])]))
-    (section,) = [one for one in sections(report) if one.title == "Errors by label"]
+    (section,) = [section for section in sections(report) if section.title == "Errors by label"]
     assert section.rows == (("arithmetic", "2"), ("window boundary", "1"))
     assert plain(report)["runs"][0]["labels"] == {"arithmetic": 2, "window boundary": 1}
     without = Report(read_runs([written(tmp_path / "b.jsonl", [rollout("01", 0, False)])]))
-    assert "Errors by label" not in [one.title for one in sections(without)]
+    assert "Errors by label" not in [section.title for section in sections(without)]
 
 
 def test_many_tasks_are_listed_only_on_request(tmp_path: Path, cli: Cli) -> None:
-    one = rollout()
-    many = [one.model_copy(update={"task": one.task.model_copy(update={"key": f"t{n}"})}) for n in range(61)]
+    record = rollout()
+    many = [record.model_copy(update={"task": record.task.model_copy(update={"key": f"t{n}"})}) for n in range(61)]
     file = str(written(tmp_path / "many.jsonl", many))
     for argv in (("report", file), ("report", file, "--markdown")):
-        found = cli(*argv)
-        assert "61 tasks: use `--by task` to show one row per task" in (found.out + found.err).replace("\\", "")
-        assert "By category" in found.out
-        assert "By task" not in found.out
-        assert "t60" not in found.out
+        outcome = cli(*argv)
+        assert "61 tasks: use `--by task` to show one row per task" in (outcome.out + outcome.err).replace("\\", "")
+        assert "By category" in outcome.out
+        assert "By task" not in outcome.out
+        assert "t60" not in outcome.out
     asked = cli("report", file, "--by", "task")
     assert "t60" in asked.out
     assert "61 tasks" not in asked.err
@@ -243,8 +243,11 @@ def test_many_tasks_are_listed_only_on_request(tmp_path: Path, cli: Cli) -> None
 
 def test_repeats_give_pass_at_k_and_reliability(tmp_path: Path) -> None:
     first = [rollout(variation=number, success=number == 0) for number in range(2)]
-    again = [one.model_copy(update={"repeat": 1, "success": True}) for one in first]
+    again = [record.model_copy(update={"repeat": 1, "success": True}) for record in first]
     report = Report(read_runs([written(tmp_path / "a.jsonl", [*first, *again])]))
-    assert [(one.successes, one.episodes) for one in report.attempts(0)] == [(2, 2), (1, 2)]
+    assert [(task_attempts.successes, task_attempts.episodes) for task_attempts in report.attempts(0)] == [
+        (2, 2),
+        (1, 2),
+    ]
     assert "| chat | 2 | 100.0% | 50.0% | 50.0% |" in markdown(report)
     assert plain(report)["runs"][0]["repeats"]["k"][1] == {"k": 2, "pass_at_k": 1.0, "reliability": 0.5}

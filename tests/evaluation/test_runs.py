@@ -48,11 +48,11 @@ def test_the_manifest_names_the_experiment(tmp_path: Path, manifest: str, name: 
 def test_runs_of_several_experiments_and_models_have_different_names(tmp_path: Path) -> None:
     for experiment in ("one", "two"):
         write_rollouts(tmp_path / experiment / "rollouts" / "baseline.jsonl", [rollout(settings=SMALL)])
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert [run.name for run in read_runs([one, two])] == ["one baseline", "two baseline"]
-    assert [run.name for run in read_runs([one, one])] == ["baseline", "baseline #2"]
-    write_rollouts(one / "rollouts" / "baseline.jsonl", [rollout(settings=LARGE)])
-    runs = read_runs([one, two])
+    path, two = tmp_path / "one", tmp_path / "two"
+    assert [run.name for run in read_runs([path, two])] == ["one baseline", "two baseline"]
+    assert [run.name for run in read_runs([path, path])] == ["baseline", "baseline #2"]
+    write_rollouts(path / "rollouts" / "baseline.jsonl", [rollout(settings=LARGE)])
+    runs = read_runs([path, two])
     assert [run.name for run in runs] == ["one baseline small", "one baseline large", "two baseline small"]
     pooled = Report(runs).pooled()
     assert [(run.name, len(run.episodes)) for run in pooled.runs] == [("baseline small", 2), ("one baseline large", 1)]

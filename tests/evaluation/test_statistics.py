@@ -21,48 +21,58 @@ def statistics(rollouts: Sequence[Rollout], prices: Prices | None = None) -> Run
 
 def test_success_has_an_interval_and_a_deviation_over_repeats() -> None:
     given = study()
-    found = statistics(given).success
-    outcomes = {task: [float(bool(one.success)) for one in given if one.task.key == task] for task in ("01", "02a")}
+    rate = statistics(given).success
+    outcomes = {
+        task: [float(bool(rollout.success)) for rollout in given if rollout.task.key == task] for task in ("01", "02a")
+    }
     mean, _, low, high, _ = fitted([*outcomes.values()])
-    assert (found.count, found.of, found.clusters, found.method) == (5, 8, 2, "clustered")
-    assert found.value == pytest.approx(mean, abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((max(0, low), min(1, high)), abs=1e-9)
-    shares = [np.mean([bool(one.success) for one in given if one.repeat == repeat]) for repeat in (0, 1)]
-    assert found.by_repeat == pytest.approx(shares)
-    assert found.sd == pytest.approx(np.std(shares, ddof=1), abs=1e-9)
+    assert (rate.count, rate.of, rate.clusters, rate.method) == (5, 8, 2, "clustered")
+    assert rate.value == pytest.approx(mean, abs=1e-9)
+    assert (rate.low, rate.high) == pytest.approx((max(0, low), min(1, high)), abs=1e-9)
+    shares = [np.mean([bool(rollout.success) for rollout in given if rollout.repeat == repeat]) for repeat in (0, 1)]
+    assert rate.by_repeat == pytest.approx(shares)
+    assert rate.sd == pytest.approx(np.std(shares, ddof=1), abs=1e-9)
 
 
 def test_without_repeats_there_is_no_deviation() -> None:
-    found = statistics([rollout("01", 0), rollout("01", 1, False)])
-    assert found.success.sd is None and found.success.method == "wilson"
-    assert found.variance is not None and found.variance.exact.within_task == 2500
+    run_statistics = statistics([rollout("01", 0), rollout("01", 1, False)])
+    assert run_statistics.success.sd is None and run_statistics.success.method == "wilson"
+    assert run_statistics.variance is not None and run_statistics.variance.exact.within_task == 2500
 
 
 def test_tasks_of_one_title_are_one_cluster() -> None:
     episodes = [EpisodeMetrics.of(rollout("01", 0)), EpisodeMetrics.of(rollout("01", 0, False))]
-    renamed = [one.task.model_copy(update={"key": f"task1_{n}"}) for n, one in enumerate(episodes)]
-    assert {(one.env_id, task.title) for one, task in zip(episodes, renamed, strict=True)} == {episodes[0].cluster}
+    renamed = [episode.task.model_copy(update={"key": f"task1_{n}"}) for n, episode in enumerate(episodes)]
+    assert {(episode.env_id, task.title) for episode, task in zip(episodes, renamed, strict=True)} == {
+        episodes[0].cluster
+    }
 
 
 def test_failed_calls_by_tool_and_resource_type() -> None:
-    found = statistics(study())
-    assert [(one.name, one.errors, one.calls) for one in found.tool_errors] == [("create", 4, 4), ("search", 0, 16)]
-    assert [(one.name, one.errors, one.calls) for one in found.resource_errors] == [("Patient", 4, 20)]
-    assert found.resource_errors[0].value == 0.2
+    run_statistics = statistics(study())
+    assert [(tool_error.name, tool_error.errors, tool_error.calls) for tool_error in run_statistics.tool_errors] == [
+        ("create", 4, 4),
+        ("search", 0, 16),
+    ]
+    assert [
+        (resource_error.name, resource_error.errors, resource_error.calls)
+        for resource_error in run_statistics.resource_errors
+    ] == [("Patient", 4, 20)]
+    assert run_statistics.resource_errors[0].value == 0.2
 
 
 def test_calls_by_outcome() -> None:
-    found = statistics(study()).tool_calls
-    assert sorted((*found.success.values, *found.failure.values)) == [2, 2, 2, 2, 3, 3, 3, 3]
-    assert sum(found.errors_success.values) + sum(found.errors_failure.values) == 4
-    assert found.expected.values == pytest.approx((1, 1, 1, 1, 1))
-    assert found.expected_unknown == 0
+    outcome = statistics(study()).tool_calls
+    assert sorted((*outcome.success.values, *outcome.failure.values)) == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert sum(outcome.errors_success.values) + sum(outcome.errors_failure.values) == 4
+    assert outcome.expected.values == pytest.approx((1, 1, 1, 1, 1))
+    assert outcome.expected_unknown == 0
 
 
 def test_calls_without_a_reference_are_unknown() -> None:
-    found = statistics([rollout("01", 0, usage=Usage(prompt=5, completion=1))])
-    assert found.tool_calls.expected.n == 0 and found.tool_calls.expected_unknown == 1
-    assert [name for name, _ in found.tokens.by_expected] == ["unknown"]
+    run_statistics = statistics([rollout("01", 0, usage=Usage(prompt=5, completion=1))])
+    assert run_statistics.tool_calls.expected.n == 0 and run_statistics.tool_calls.expected_unknown == 1
+    assert [name for name, _ in run_statistics.tokens.by_expected] == ["unknown"]
 
 
 def test_tokens_by_group() -> None:
@@ -92,22 +102,22 @@ def test_cost_includes_episodes_without_a_verdict() -> None:
 def test_paired_differences_agree_with_statsmodels(tmp_path: Path) -> None:
     chance = random.Random(3)
     keys = [(task, number) for task in "abcdefg" for number in range(6)]
-    one, other = ({key: chance.random() < share for key in keys} for share in (0.4, 0.7))
-    del one["a", 0], other["b", 3]
-    found = paired_difference(0, one, 1, other, {key: key[0] for key in keys})
-    common = [key for key in keys if key in one and key in other]
-    differences = [[float(other[key]) - float(one[key]) for key in common if key[0] == task] for task in "abcdefg"]
+    outcomes, other = ({key: chance.random() < share for key in keys} for share in (0.4, 0.7))
+    del outcomes["a", 0], other["b", 3]
+    difference = paired_difference(0, outcomes, 1, other, {key: key[0] for key in keys})
+    common = [key for key in keys if key in outcomes and key in other]
+    differences = [[float(other[key]) - float(outcomes[key]) for key in common if key[0] == task] for task in "abcdefg"]
     mean, _, low, high, p = fitted(differences)
-    assert (found.common, found.clusters) == (len(common), 7) == (40, 7)
-    assert found.both + found.only_first + found.only_second + found.neither == 40
-    assert (found.difference, found.low, found.high) == pytest.approx((mean, low, high), abs=1e-9)
-    assert found.p_clustered == pytest.approx(p, abs=1e-9)
+    assert (difference.common, difference.clusters) == (len(common), 7) == (40, 7)
+    assert difference.both + difference.only_first + difference.only_second + difference.neither == 40
+    assert (difference.difference, difference.low, difference.high) == pytest.approx((mean, low, high), abs=1e-9)
+    assert difference.p_clustered == pytest.approx(p, abs=1e-9)
 
 
 def test_runs_without_common_episodes_have_no_difference() -> None:
-    found = paired_difference(0, {"a": True}, 1, {"b": True}, {"a": "t", "b": "t"})
-    assert found.common == 0 and found.difference is found.low is found.p_clustered is None
-    assert found.p_mcnemar == 1.0
+    difference = paired_difference(0, {"a": True}, 1, {"b": True}, {"a": "t", "b": "t"})
+    assert difference.common == 0 and difference.difference is difference.low is difference.p_clustered is None
+    assert difference.p_mcnemar == 1.0
 
 
 def test_every_run_is_compared_with_the_first_of_its_experiment(tmp_path: Path) -> None:
@@ -115,13 +125,18 @@ def test_every_run_is_compared_with_the_first_of_its_experiment(tmp_path: Path) 
         for shift, name in enumerate(("baseline", "spec", "memory")):
             write_rollouts(tmp_path / experiment / "rollouts" / f"{name}.jsonl", study(shift))
     report = Report(read_runs([tmp_path / "one", tmp_path / "two"]))
-    assert [(one.first, one.second) for one in report.differences] == [(0, 1), (0, 2), (3, 4), (3, 5)]
+    assert [(difference.first, difference.second) for difference in report.differences] == [
+        (0, 1),
+        (0, 2),
+        (3, 4),
+        (3, 5),
+    ]
     pooled = report.pooled()
     assert [run.name for run in pooled.runs] == ["baseline", "spec", "memory"]
-    assert [one.common for one in pooled.differences] == [16, 16]
+    assert [difference.common for difference in pooled.differences] == [16, 16]
     assert pooled.statistics[0].graded == 16
     # The experiments' prompts are the same, but other agents answered them: they are no repeats of each other.
-    assert [one.episodes for one in pooled.attempts(0)] == [2] * 8
+    assert [task_attempts.episodes for task_attempts in pooled.attempts(0)] == [2] * 8
     assert pooled.total(0).success.by_repeat == report.total(0).success.by_repeat
 
 

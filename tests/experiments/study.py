@@ -39,7 +39,7 @@ def results(folder: Path) -> dict[str, list[str] | bytes]:
     """Return everything in an experiment's folder that must not depend on kills or concurrency."""
     found: dict[str, list[str] | bytes] = {"manifest": (folder / "manifest.json").read_bytes()}
     for file in sorted(folder.glob("rollouts/*.jsonl")):
-        found[file.name] = sorted(one.line(timings=False) for one in read_rollouts(file))
+        found[file.name] = sorted(rollout.line(timings=False) for rollout in read_rollouts(file))
     for file in sorted(folder.glob("memory/*.jsonl")):
         found[f"memory {file.name}"] = file.read_bytes()
     return found

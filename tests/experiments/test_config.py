@@ -26,17 +26,17 @@ def test_the_study_has_five_configurations() -> None:
     [("experiment-1", 43, 43), ("experiment-2", 86, 129), ("experiment-3", 86, 129), ("experiment-4", 42, 66)],
 )
 def test_experiments_have_the_sizes_of_the_study(experiment: str, train: int, test: int) -> None:
-    one = config(experiment)
-    assert one.packs == AGENTEVAL and one.run_count == 3
-    assert (len(list(one.episodes(one.definition.train))), len(list(one.episodes(one.definition.test)))) == (
-        train,
-        test,
-    )
+    experiment_config = config(experiment)
+    assert experiment_config.packs == AGENTEVAL and experiment_config.run_count == 3
+    assert (
+        len(list(experiment_config.episodes(experiment_config.definition.train))),
+        len(list(experiment_config.episodes(experiment_config.definition.test))),
+    ) == (train, test)
 
 
 def test_tasks_and_packs_can_be_chosen() -> None:
-    one = config(tasks=("01", "20"), repeats=2)
-    tested = list(one.episodes(one.definition.test))
+    experiment = config(tasks=("01", "20"), repeats=2)
+    tested = list(experiment.episodes(experiment.definition.test))
     assert {(env_id, key) for env_id, key, _, _ in tested} == {(AGENTEVAL[0], "01"), (AGENTEVAL[1], "20")}
     other = config(env_ids=(MEDAGENTBENCH, MEDAGENTBENCH))
     assert other.packs == (MEDAGENTBENCH,)

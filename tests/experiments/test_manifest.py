@@ -58,8 +58,8 @@ def test_a_manifest_says_what_is_needed_to_repeat_the_experiment(hospital: World
 
 
 def test_hashes_cover_the_episodes(hospital: World) -> None:
-    one, same, other = (manifest(hospital, tasks=(key,)).test.hash for key in ("01", "01", "02a"))
-    assert one == same != other
+    hash_of_01, same, other = (manifest(hospital, tasks=(key,)).test.hash for key in ("01", "01", "02a"))
+    assert hash_of_01 == same != other
 
 
 def test_configurations_and_hosts_may_be_added(hospital: World, tmp_path: Path) -> None:

@@ -35,23 +35,27 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
     prices = ModelPrices(Prices(1, 2))
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
         config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=1)
-        found = run_experiment(config, tmp_path / "a", prices=prices)
+        experiment = run_experiment(config, tmp_path / "a", prices=prices)
         paid = len(server.requests)
         again = run_experiment(config, tmp_path / "a", prices=prices, concurrency=1)
         assert len(server.requests) == paid
         run_experiment(config, tmp_path / "b", concurrency=1)
-    assert again == found == experiment_status(tmp_path / "a", prices)
-    assert [(one.name, one.episodes, one.done, one.errors) for one in found.configurations] == [
-        ("baseline", 3, 3, 0),
-        ("text", 3, 3, 0),
+    assert again == experiment == experiment_status(tmp_path / "a", prices)
+    assert [
+        (configuration.name, configuration.episodes, configuration.done, configuration.errors)
+        for configuration in experiment.configurations
+    ] == [("baseline", 3, 3, 0), ("text", 3, 3, 0)]
+    rollouts = [
+        rollout for name in ("baseline", "text") for rollout in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")
     ]
-    rollouts = [one for name in ("baseline", "text") for one in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")]
-    assert {(one.task.key, one.task.variation, one.task.phrasing, one.repeat) for one in rollouts} == {
-        ("11a", variation, 2, 0) for variation in (1000, 1001, 1002)
-    }
-    assert found.tokens == sum(one.usage.total for one in rollouts if one.usage)
-    assert found.cost == pytest.approx(sum(Prices(1, 2).cost(one.usage) for one in rollouts if one.usage))
-    assert found.missing == found.errors == 0
+    assert {
+        (rollout.task.key, rollout.task.variation, rollout.task.phrasing, rollout.repeat) for rollout in rollouts
+    } == {("11a", variation, 2, 0) for variation in (1000, 1001, 1002)}
+    assert experiment.tokens == sum(rollout.usage.total for rollout in rollouts if rollout.usage)
+    assert experiment.cost == pytest.approx(
+        sum(Prices(1, 2).cost(rollout.usage) for rollout in rollouts if rollout.usage)
+    )
+    assert experiment.missing == experiment.errors == 0
     assert results(tmp_path / "a") == results(tmp_path / "b")
 
 
@@ -67,8 +71,8 @@ def test_a_budget_applies_to_the_whole_experiment(hospital: World, tmp_path: Pat
         cheap = ModelPrices(by_model={"scripted": Prices(1, 1)})
         assert run_experiment(config, tmp_path, max_cost=some.tokens / 1e6, prices=cheap).missing == some.missing
         assert len(server.requests) == paid
-        found = run_experiment(config, tmp_path, max_tokens=10_000_000, max_cost=10, prices=cheap)
-    assert found.missing == 0 and found.configurations[0].done == 3
+        experiment = run_experiment(config, tmp_path, max_tokens=10_000_000, max_cost=10, prices=cheap)
+    assert experiment.missing == 0 and experiment.configurations[0].done == 3
 
 
 def test_a_dead_endpoint_ends_the_experiment_at_once(hospital: World, tmp_path: Path) -> None:
@@ -88,17 +92,20 @@ def test_failed_episodes_are_repeated(hospital: World, tmp_path: Path) -> None:
         config = config_of(server, "experiment-4", ("baseline",), tasks=KEYS, repeats=1, **settings)
         failed = run_experiment(config, tmp_path, concurrency=1)
         assert (failed.missing, failed.errors) == (1, 1) and "HTTP 500" in failed.first_error
-        found = run_experiment(config, tmp_path, concurrency=1)
-    assert (found.missing, found.errors, found.first_error) == (0, 0, "")
+        experiment = run_experiment(config, tmp_path, concurrency=1)
+    assert (experiment.missing, experiment.errors, experiment.first_error) == (0, 0, "")
     assert len(list(read_rollouts(tmp_path / "rollouts/baseline.jsonl"))) == 4
-    assert found.tokens > failed.tokens  # the failed attempt was paid for
+    assert experiment.tokens > failed.tokens  # the failed attempt was paid for
 
 
 def test_an_endpoint_that_goes_down_ends_the_experiment(hospital: World, tmp_path: Path) -> None:
     with ChatServer(study_model(hospital, tasks=KEYS), faults=lambda number: "500" if number else None) as server:
         config = config_of(server, "experiment-4", ("text", "baseline"), tasks=KEYS, settings={"retries": 0}, repeats=1)
-        found = run_experiment(config, tmp_path, concurrency=1)
-    assert [(one.name, one.errors) for one in found.configurations] == [("text", 3), ("baseline", 0)]
+        experiment = run_experiment(config, tmp_path, concurrency=1)
+    assert [(configuration.name, configuration.errors) for configuration in experiment.configurations] == [
+        ("text", 3),
+        ("baseline", 0),
+    ]
 
 
 @pytest.mark.slow
@@ -108,12 +115,12 @@ def test_a_changed_memory_is_refused_and_a_budget_stops_training(hospital: World
         some = run_experiment(config, tmp_path, max_tokens=5_000, concurrency=1)
         assert not some.memories[0].trained and some.tokens >= 5_000 and some.configurations[0].done == 0
         assert run_experiment(config, tmp_path, max_tokens=5_000).tokens == some.tokens
-        found = run_experiment(config, tmp_path)
+        experiment = run_experiment(config, tmp_path)
         paid = len(server.requests)
         file = tmp_path / "memory/plain.jsonl"
         content = file.read_bytes()
         file.unlink()
-        assert run_experiment(config, tmp_path) == found and file.read_bytes() == content
+        assert run_experiment(config, tmp_path) == experiment and file.read_bytes() == content
         assert len(server.requests) == paid
         file.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
         with pytest.raises(Exception) as caught:

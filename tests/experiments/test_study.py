@@ -36,35 +36,44 @@ def _study(hospital: World, root: Path) -> list[Path]:
     """Return the folders of the four experiments."""
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
         for name in EXPERIMENTS:
-            found = run_experiment(config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS, repeats=2), root / name)
-            assert found.missing == found.errors == 0 and all(one.trained for one in found.memories)
+            experiment = run_experiment(
+                config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS, repeats=2), root / name
+            )
+            assert experiment.missing == experiment.errors == 0 and all(
+                memory.trained for memory in experiment.memories
+            )
     return [root / name for name in EXPERIMENTS]
 
 
 def _memory_helps_the_simulated_model(study: list[Path]) -> None:
     successes: Counter[str] = Counter()
     for folder in study:
-        successes.update({one.name: one.successes for one in experiment_status(folder).configurations})
+        successes.update(
+            {configuration.name: configuration.successes for configuration in experiment_status(folder).configurations}
+        )
     assert successes["baseline"] < successes["memory"]
     assert successes["baseline"] < successes["memory-spec"]
     read = list(read_rollouts(study[1] / "rollouts/memory-spec.jsonl"))
-    assert {lookup.source for one in read for lookup in one.lookups} == {"memory"}
-    assert any(lookup.result.startswith("1.") for one in read for lookup in one.lookups)
+    assert {lookup.source for rollout in read for lookup in rollout.lookups} == {"memory"}
+    assert any(lookup.result.startswith("1.") for rollout in read for lookup in rollout.lookups)
 
 
 def _every_figure_has_content(study: list[Path]) -> None:
     report = evaluation.Report(evaluation.read_runs(study))
     assert {run.experiment for run in report.runs} == set(EXPERIMENTS)
     pooled = report.pooled().statistics
-    assert all(any(one.failure_modes.counts[mode] for one in pooled) for mode in evaluation.FAILURE_MODES)
-    for one in pooled:
-        assert one.success.sd and one.light.of
-        assert one.variance is not None and one.variance.exact.total > 0
-        assert sum(error.errors > 0 for error in one.tool_errors) >= 2
-        assert all(values.n for values in (one.tool_calls.success, one.tool_calls.failure, one.tool_calls.expected))
-        assert len({label for label, values in one.tokens.by_difficulty if values.n}) >= 2
-        assert one.token_variation.overall and one.token_variation.same_prompt.n
-    assert any((one.difference or 0) > 0 for one in report.pooled().differences)
+    assert all(any(statistics.failure_modes.counts[mode] for statistics in pooled) for mode in evaluation.FAILURE_MODES)
+    for statistics in pooled:
+        assert statistics.success.sd and statistics.light.of
+        assert statistics.variance is not None and statistics.variance.exact.total > 0
+        assert sum(error.errors > 0 for error in statistics.tool_errors) >= 2
+        assert all(
+            values.n
+            for values in (statistics.tool_calls.success, statistics.tool_calls.failure, statistics.tool_calls.expected)
+        )
+        assert len({label for label, values in statistics.tokens.by_difficulty if values.n}) >= 2
+        assert statistics.token_variation.overall and statistics.token_variation.same_prompt.n
+    assert any((difference.difference or 0) > 0 for difference in report.pooled().differences)
 
 
 def _the_report_is_written(study: list[Path], out: Path) -> None:
@@ -77,10 +86,10 @@ def test_other_packs_take_part(own_world: Callable[[str], World], tmp_path: Path
     packs = ("FHIRAgent/MedAgentBench-v0", "FHIRAgent/ActionReasoning-v0")
     settings: dict[str, Any] = {"env_ids": packs, "tasks": ("01", "03"), "repeats": 1}
     every = ExperimentConfig("experiment-3", "scripted", ("baseline",), **settings)
-    known = [one for part in (every.definition.train, every.definition.test) for one in every.episodes(part)]
+    known = [episode for part in (every.definition.train, every.definition.test) for episode in every.episodes(part)]
     with ChatServer(StudyModel({env_id: own_world(env_id) for env_id in packs}, known)) as server:
         config = config_of(server, "experiment-3", ("baseline", "memory", "medagentbench"), **settings)
-        found = run_experiment(config, tmp_path)
-    assert found.missing == found.errors == 0
-    assert all(0 < one.successes < one.done == 12 for one in found.configurations)
-    assert {one.env_id for one in read_rollouts(tmp_path / "rollouts/memory.jsonl")} == set(packs)
+        experiment = run_experiment(config, tmp_path)
+    assert experiment.missing == experiment.errors == 0
+    assert all(0 < configuration.successes < configuration.done == 12 for configuration in experiment.configurations)
+    assert {rollout.env_id for rollout in read_rollouts(tmp_path / "rollouts/memory.jsonl")} == set(packs)

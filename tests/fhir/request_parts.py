@@ -13,4 +13,4 @@ def request_parts(request: Request) -> list[RequestPart]:
     if not is_bundle(request):
         return [RequestPart(request.method, f"{request.path}?{request.query}")]
     asked = [entry["request"] for entry in json.loads(request.body).get("entry", [])]
-    return [RequestPart(one["method"], f"/{one['url']}") for one in asked]
+    return [RequestPart(entry_request["method"], f"/{entry_request['url']}") for entry_request in asked]

@@ -52,7 +52,7 @@ def test_a_bundle_is_not_executed_for_a_client_that_accepts_html(client: Client)
     bundle = {"resourceType": "Bundle", "type": "transaction", "entry": [entry("PUT", "Patient/p", patient(id="p"))]}
     assert client.send("POST", "", bundle, accept="text/html;q=0.1, application/fhir+json") is None
     assert (client.status, client.header("Location")) == (302, "http://localhost:8080/fhir/swagger-ui/")
-    assert [one.effect for one in client.last.done] == [""]
+    assert [interaction.effect for interaction in client.last.done] == [""]
     client.send("GET", "Patient/p")
     assert client.status == 404
 

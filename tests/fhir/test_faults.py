@@ -38,10 +38,10 @@ def judged(rollout: Rollout) -> Any:
 
 def results(out: Path) -> Results:
     """Return the result of each episode in a file, which has each once."""
-    graded = [one for one in read_rollouts(out) if one.graded]
-    counted = Counter((one.task.key, one.task.variation) for one in graded)
+    graded = [rollout for rollout in read_rollouts(out) if rollout.graded]
+    counted = Counter((rollout.task.key, rollout.task.variation) for rollout in graded)
     assert set(counted.values()) == {1}
-    return {(one.task.key, one.task.variation): judged(one) for one in graded}
+    return {(rollout.task.key, rollout.task.variation): judged(rollout) for rollout in graded}
 
 
 def expected(world: World, folder: Path, tasks: Sequence[str]) -> Results:

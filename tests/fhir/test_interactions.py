@@ -36,11 +36,21 @@ def send(session: Session | RemoteSession, method: str, url: str, body: Any = No
 
 
 def told(response: Response) -> list[str]:
-    return [_told(one) for one in response.done]
+    return [_told(interaction) for interaction in response.done]
 
 
-def _told(one: Interaction) -> str:
-    return " ".join(filter(None, (one.kind, one.operation, f"{one.resource_type}/{one.id}", one.effect)))
+def _told(interaction: Interaction) -> str:
+    return " ".join(
+        filter(
+            None,
+            (
+                interaction.kind,
+                interaction.operation,
+                f"{interaction.resource_type}/{interaction.id}",
+                interaction.effect,
+            ),
+        )
+    )
 
 
 NEW = patient("S1", "Changed")
@@ -129,7 +139,7 @@ def test_entries_with_unusual_urls(session: Session | RemoteSession, kind: str) 
     assert response.status == 200, response.text
     found = [text.split("/")[0] + "/" + text.split("/")[1].lstrip("0123456789") for text in told(response)]
     assert found == [done for *_, done in BUNDLE]
-    assert [one.entry for one in response.done] == list(range(len(BUNDLE)))
+    assert [interaction.entry for interaction in response.done] == list(range(len(BUNDLE)))
 
 
 def test_a_transaction_that_fails_did_nothing(session: Session | RemoteSession) -> None:
@@ -138,7 +148,7 @@ def test_a_transaction_that_fails_did_nothing(session: Session | RemoteSession) 
     response = send(session, "POST", "/", bundle)
     assert response.status == 409
     assert told(response) == ["update Patient/S2", "delete Patient/S1"]
-    assert {one.status for one in response.done} == {409}
+    assert {interaction.status for interaction in response.done} == {409}
     bundle["type"] = "batch"
     response = send(session, "POST", "/", bundle)
     assert told(response) == ["update Patient/S2 updated", "delete Patient/S1"]
@@ -183,7 +193,7 @@ def answered(method: str, path: str, response: Response, body: Any = None) -> li
     """Return the interactions that follow from a remote server's response, without a comparison of the resources."""
     request = Request(method, path, "", {"content-type": FHIR}, json.dumps(body).encode())
     parts = request_parts(request)
-    return [_told(one) for one in interactions(request, response, parts, [[] for _ in parts])]
+    return [_told(interaction) for interaction in interactions(request, response, parts, [[] for _ in parts])]
 
 
 def test_a_response_without_details_is_logged_as_the_worst_case() -> None:

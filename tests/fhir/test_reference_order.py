@@ -15,7 +15,7 @@ from fhir_gym.types import Resource
 
 
 def patient(id: str, *links: str) -> Resource:
-    others = [{"other": {"reference": f"Patient/{one}"}, "type": "seealso"} for one in links]
+    others = [{"other": {"reference": f"Patient/{link}"}, "type": "seealso"} for link in links]
     return {"resourceType": "Patient", "id": id, "link": others}
 
 
@@ -24,7 +24,7 @@ def result(id: str, about: str) -> Resource:
 
 
 def ids(batches: list[list[Resource]]) -> list[list[str]]:
-    return [[one["id"] for one in batch] for batch in batches]
+    return [[resource["id"] for resource in batch] for batch in batches]
 
 
 def test_few_resources_keep_their_order_in_one_batch() -> None:
@@ -35,7 +35,7 @@ def test_few_resources_keep_their_order_in_one_batch() -> None:
 def test_referred_resources_come_first() -> None:
     given = [result("1", "b"), result("2", "a"), patient("b"), patient("a"), result("3", "elsewhere")]
     found = ids(batches_by_reference(given, 2))
-    order = [one for batch in found for one in batch]
+    order = [id for batch in found for id in batch]
     assert sorted(order) == ["1", "2", "3", "a", "b"] and all(len(batch) <= 2 for batch in found)
     assert order.index("b") < order.index("1") and order.index("a") < order.index("2")
 
@@ -44,7 +44,7 @@ def test_resources_in_a_cycle_share_a_batch() -> None:
     given = [result("1", "c"), patient("a", "b"), patient("x"), patient("b", "c"), patient("c", "a"), patient("d", "d")]
     found = ids(batches_by_reference(given, 2))
     assert any({"a", "b", "c"} <= {*batch} for batch in found)
-    order = [one for batch in found for one in batch]
+    order = [id for batch in found for id in batch]
     assert order.index("c") < order.index("1")
 
 

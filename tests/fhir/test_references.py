@@ -62,8 +62,8 @@ def test_find_references() -> None:
 
 def test_a_choice_element_is_found_by_its_stem() -> None:
     resource = {"resourceType": "MedicationRequest", "medicationReference": {"reference": "Medication/1"}}
-    (found,) = find_references(resource)
-    assert (found.path, found.choice, found.indexed) == ("MedicationRequest.medication", True, True)
+    (reference,) = find_references(resource)
+    assert (reference.path, reference.choice, reference.indexed) == ("MedicationRequest.medication", True, True)
 
 
 def test_placeholders_are_replaced_in_references_and_uris_only() -> None:

@@ -58,7 +58,7 @@ def test_writes_are_undone(furnished: str, remote: RemoteSession, name: str) -> 
 def test_the_latest_versions_are_known(remote: RemoteSession) -> None:
     for family in ("One", "Two", "Three"):
         send(remote, "PUT", "/Patient/S1", patient("S1", family))
-    assert [(one or {})["name"][0]["family"] for one in remote.versions("Patient", "S1", 2)] == ["Three", "Two"]
+    assert [(version or {})["name"][0]["family"] for version in remote.versions("Patient", "S1", 2)] == ["Three", "Two"]
     assert remote.versions("Patient", "S1", 1) == [remote.read("Patient", "S1")]
 
 

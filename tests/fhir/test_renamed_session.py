@@ -14,9 +14,9 @@ SHOWN, OWN = "http://shown.test/fhir", "http://own.test:8080/fhir"
 
 def test_urls_are_renamed_in_both_directions(hospital: World) -> None:
     session = RenamedSession(hospital.session(base_url=OWN), SHOWN)
-    found = session.handle(Request("GET", "/Patient", "_count=1"))
-    assert OWN.encode() not in found.body and found.json()["link"][0]["url"].startswith(f"{SHOWN}/Patient?")
-    next_page = found.json()["link"][1]["url"]
+    response = session.handle(Request("GET", "/Patient", "_count=1"))
+    assert OWN.encode() not in response.body and response.json()["link"][0]["url"].startswith(f"{SHOWN}/Patient?")
+    next_page = response.json()["link"][1]["url"]
     assert session.get(next_page)["entry"][0]["fullUrl"].startswith(f"{SHOWN}/Patient/")
     encoded, own = (quote(f"{url}/Patient/x", safe="") for url in (SHOWN, OWN))
     inner = Mock(FhirSession, base_url=OWN)

@@ -40,7 +40,7 @@ class Server:
         async def wanted() -> bool:
             return not gone
 
-        answer = await self.queue.run(client, work, expected=expected, wanted=wanted)
+        answer = await self.queue.run(client, work, expected=expected, is_wanted=wanted)
         self.waits[client] = max(self.waits.get(client, 0.0), self.clock.now - start)
         return answer
 
@@ -121,7 +121,7 @@ def test_an_error_reaches_its_requester(server: Server) -> None:
 
     async def go() -> Response | None:
         with pytest.raises(RuntimeError):
-            await server.queue.run("a", fail, expected=0, wanted=wanted)
+            await server.queue.run("a", fail, expected=0, is_wanted=wanted)
         return await server.ask("b", 0.1)
 
     assert asyncio.run(go()) == Response(200)

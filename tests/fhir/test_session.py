@@ -278,8 +278,8 @@ def converse(session: Session) -> list[Response]:
 
 
 def test_the_same_requests_give_the_same_bytes(world: World) -> None:
-    with world.session() as one, world.session() as two:
-        assert converse(one) == converse(two)
+    with world.session() as session, world.session() as two:
+        assert converse(session) == converse(two)
 
 
 def test_rollback_restores_every_byte(session: Session) -> None:
@@ -318,14 +318,14 @@ def test_a_session_returns_to_a_checkpoint_for_a_while(session: Session, searchi
         ("DELETE", "/Patient/gone", None),
     ):
         assert ask(session, method, url, body).status < 300
-    wanted, family = everything(session), {one["id"] for one in session.search("Patient", family="loaded")}
+    wanted, family = everything(session), {patient["id"] for patient in session.search("Patient", family="loaded")}
     later = session.checkpoint()
     with session.returned_to(start):
         assert session.changes() == before
-        assert {one["id"] for one in session.search("Patient", family="loaded")} == {"L0", "L1", "L2"}
+        assert {patient["id"] for patient in session.search("Patient", family="loaded")} == {"L0", "L1", "L2"}
         session.load([{"resourceType": "Patient", "id": "more", "name": [{"family": "Loaded"}]}])
         assert len(session.search("Patient", family="loaded")) == 4
-    assert {one["id"] for one in session.search("Patient", family="loaded")} == family
+    assert {patient["id"] for patient in session.search("Patient", family="loaded")} == family
     assert everything(session) == wanted
     session.rollback(later)
     assert everything(session)[:3] == wanted[:3]
@@ -350,8 +350,8 @@ def test_a_session_cannot_return_to_a_lost_checkpoint(session: Session) -> None:
 
 
 def test_sessions_do_not_see_each_other(world: World) -> None:
-    with world.session() as one, world.session() as two:
-        ask(one, "DELETE", "/Observation/obs0")
+    with world.session() as session, world.session() as two:
+        ask(session, "DELETE", "/Observation/obs0")
         assert ask(two, "GET", "/Observation/obs0").status == 200
         assert world.read("Observation", "obs0") is not None
 

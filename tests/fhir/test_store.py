@@ -42,12 +42,12 @@ def test_a_world_holds_the_added_resources(tmp_path: Path) -> None:
 
 
 def test_the_same_resources_give_the_same_file(tmp_path: Path) -> None:
-    one = build(tmp_path / "1.sqlite", patient("A"), patient("B"))
+    world = build(tmp_path / "1.sqlite", patient("A"), patient("B"))
     two = build(tmp_path / "2.sqlite", patient("A"), patient("B"))
     other = build(tmp_path / "3.sqlite", patient("B"), patient("A"))
-    assert one.manifest == two.manifest
-    assert one.path.read_bytes() == two.path.read_bytes()
-    assert other.manifest.content_hash != one.manifest.content_hash
+    assert world.manifest == two.manifest
+    assert world.path.read_bytes() == two.path.read_bytes()
+    assert other.manifest.content_hash != world.manifest.content_hash
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:

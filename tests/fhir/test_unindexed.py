@@ -69,7 +69,7 @@ def _all_rows(session: Session) -> dict[str, set[tuple[Any, ...]]]:
 
 
 def _ids(session: Session, resource_type: str, **params: Any) -> list[str]:
-    return [one["id"] for one in session.search(resource_type, **params)]
+    return [resource["id"] for resource in session.search(resource_type, **params)]
 
 
 def _send(session: Session, method: str, path: str, body: bytes = b"") -> int:

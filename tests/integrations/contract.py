@@ -47,7 +47,7 @@ class TrainerContract(ABC):
     def play(self, row: Mapping[str, Any], policy: Policy, **settings: Any) -> Outcome:
         """Play an episode in the framework's loop with the adapter's own default split."""
 
-    @pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda one: one.env_id.partition("/")[2])
+    @pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda gold: gold.env_id.partition("/")[2])
     def test_gold_is_rewarded_in_all_packs(self, own_world: OwnWorld, episode: GoldEpisode) -> None:
         policy = GoldOverChat(own_world(episode.env_id), [episode])
         assert self.play(row_of(episode), policy) == Outcome(1.0, False)

@@ -50,4 +50,6 @@ def one_task_of_each_pack() -> list[GoldEpisode]:
 
 def all_tasks() -> list[GoldEpisode]:
     """Every task of every pack."""
-    return [GoldEpisode(one.env_id, task) for one in one_task_of_each_pack() for task in task_keys(one.env_id)]
+    return [
+        GoldEpisode(episode.env_id, task) for episode in one_task_of_each_pack() for task in task_keys(episode.env_id)
+    ]

@@ -75,7 +75,7 @@ class ProcessEnvironment(BaseEnvironment):
     def _start_server(self, service: dict[str, Any]) -> None:
         port = self.origin.rpartition(":")[2]
         changed = {"host": "127.0.0.1", "port": port, "base-url": f"{self.origin}/fhir"}
-        command = [one for one in service["command"] if one[2:].partition("=")[0] not in changed]
+        command = [command for command in service["command"] if command[2:].partition("=")[0] not in changed]
         command += [f"--{name}={value}" for name, value in changed.items()]
         command.append(f"--socket={self._mapped('/tmp/fhir-gym.sock', 'fhir')}")
         (self._root / "fhir" / "tmp").mkdir(parents=True)
@@ -158,7 +158,7 @@ class ProcessEnvironment(BaseEnvironment):
     def _mapped(self, text: str, service: str | None = None) -> str:
         """Map the paths and the server's address in a path, a command or a file."""
         folder = self._root / (service or "main")
-        return _CONTAINER_PATH.sub(lambda found: f"{folder}{found[0]}", text).replace(ORIGIN, self.origin)
+        return _CONTAINER_PATH.sub(lambda match: f"{folder}{match[0]}", text).replace(ORIGIN, self.origin)
 
 
 class ForgingAgent(BaseAgent):

@@ -83,4 +83,4 @@ def test_the_model_is_trained_on_what_it_wrote() -> None:
 
 def test_an_evaluation_admits_test_variations() -> None:
     (row,) = fhir_gym.rows(APPOINTMENT.env_id, "01", split="test", variations=1000)
-    assert [one.reward for one in run(row, idle, is_eval=True).values()] == [0.0]
+    assert [interaction.reward for interaction in run(row, idle, is_eval=True).values()] == [0.0]

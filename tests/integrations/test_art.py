@@ -79,4 +79,4 @@ def test_the_messages_of_the_model_are_choices_with_log_probabilities(own_world:
 def test_a_test_row_is_evaluated_when_the_settings_say_so(own_world: OwnWorld) -> None:
     (row,) = fhir_gym.rows(APPOINTMENT.env_id, "01", split="test", variations=1000)
     policy = GoldOverChat(own_world(APPOINTMENT.env_id), [(APPOINTMENT.env_id, "01", 1000)])
-    assert [one.reward for one in gather(row, policy, split="test")] == [1.0]
+    assert [trajectory.reward for trajectory in gather(row, policy, split="test")] == [1.0]

@@ -71,7 +71,7 @@ def send(client: httpx.Client, step: dict[str, Any]) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    "gold", [CREATE, *(pytest.param(one, marks=pytest.mark.slow) for one in one_task_of_each_pack())]
+    "gold", [CREATE, *(pytest.param(episode, marks=pytest.mark.slow) for episode in one_task_of_each_pack())]
 )
 def test_the_solution_of_a_task_folder_succeeds(own_world: Callable[[str], World], gold: GoldEpisode) -> None:
     steps = solution(gold, own_world(gold.env_id))

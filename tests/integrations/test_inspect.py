@@ -49,7 +49,9 @@ def play(task: Task, policy: ReplyPolicy, folder: Path, **options: Any) -> EvalL
 
     def complete(messages: Sequence[ChatMessage], tools: Sequence[Any], *_: object) -> ModelOutput:
         offered = [{"function": {"name": tool.name}} for tool in tools]
-        reply = policy({"messages": [{"role": one.role, "content": one.text} for one in messages], "tools": offered})
+        reply = policy(
+            {"messages": [{"role": message.role, "content": message.text} for message in messages], "tools": offered}
+        )
         reply = ScriptedReply(reply) if isinstance(reply, str) else reply
         output = ModelOutput.from_content("mockllm/model", reply.content or "", reply.finish_reason or "stop")
         for name, arguments in reply.calls:
@@ -83,13 +85,15 @@ def check_success(log: EvalLog, number: int) -> None:
     assert log.status == "success", log.error
     assert log.samples is not None and log.results is not None
     failed = [
-        (one.id, one.scores, one.error) for one in log.samples if not one.scores or one.scores["verdict"].value != 1
+        (sample.id, sample.scores, sample.error)
+        for sample in log.samples
+        if not sample.scores or sample.scores["verdict"].value != 1
     ]
     assert (failed, len(log.samples)) == ([], number)
     assert log.results.scores[0].metrics["mean"].value == 1.0
 
 
-@pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda one: one.env_id.partition("/")[2])
+@pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda episode: episode.env_id.partition("/")[2])
 @pytest.mark.parametrize("protocol", ["tools", "text"])
 def test_gold_succeeds_in_the_loop_of_inspect(
     own_world: OwnWorld, tmp_path: Path, episode: GoldEpisode, protocol: Any
@@ -109,7 +113,7 @@ def test_gold_succeeds_in_the_loop_of_inspect(
 @pytest.mark.slow
 def test_gold_solves_every_task(own_world: OwnWorld, tmp_path: Path) -> None:
     for env_id, make in TASKS.items():
-        episodes = [one for one in all_tasks() if one.env_id == env_id]
+        episodes = [task for task in all_tasks() if task.env_id == env_id]
         log = play(make(variations="0", split="train"), gold(own_world(env_id), episodes), tmp_path)
         check_success(log, len(episodes))
 
@@ -185,7 +189,7 @@ def test_actions_after_the_end_are_not_performed(tmp_path: Path) -> None:
     reply = ScriptedReply(calls=[("finish", {"answer": []}), *SEARCH.calls])
     log = play(integration.appointment(tasks="01", variations=1000), lambda _: reply, tmp_path)
     sample = only_sample(log)
-    assert [one.text for one in sample.messages[-2:]] == ["The episode is over."] * 2
+    assert [message.text for message in sample.messages[-2:]] == ["The episode is over."] * 2
     metadata = (sample.scores or {})["verdict"].metadata or {}
     assert (metadata["stop_reason"], metadata["steps"], metadata["truncated"]) == ("finished", 1, False)
 

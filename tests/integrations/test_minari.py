@@ -19,7 +19,7 @@ minari: Any = pytest.importorskip("minari")
 pytest.importorskip("pyarrow")
 
 ENV_ID = "FHIRAgent/Appointment-v0"
-PACKS = [one for one in pack_ids() if one.startswith("FHIRAgent/")]
+PACKS = [pack_id for pack_id in pack_ids() if pack_id.startswith("FHIRAgent/")]
 ALL = Selection(success_only=False, valid_only=False, dedupe=False)
 
 
@@ -39,7 +39,7 @@ def require_equal(episode: Any, rollout: Rollout) -> None:
 def test_gold_episodes_of_all_tasks_are_read_back(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts = [*run(env_id, "gold", variations="0", grading="evidence")]
     summary = write_minari(rollouts, tmp_path / "gold-v0")
-    assert (summary.rollouts, summary.rows) == (len(rollouts), sum(one.steps for one in rollouts))
+    assert (summary.rollouts, summary.rows) == (len(rollouts), sum(rollout.steps for rollout in rollouts))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = minari.load_dataset("gold-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (summary.rollouts, summary.rows)
@@ -48,8 +48,8 @@ def test_gold_episodes_of_all_tasks_are_read_back(env_id: str, tmp_path: Path, m
         assert all(text in dataset.observation_space for text in episode.observations)
         assert all(text in dataset.action_space for text in episode.actions)
     metadata = [*dataset.storage.get_episode_metadata(range(dataset.total_episodes))]
-    assert [one["task"] for one in metadata] == [one.task.key for one in rollouts]
-    assert all(one["success"] for one in metadata)
+    assert [total_episode["task"] for total_episode in metadata] == [rollout.task.key for rollout in rollouts]
+    assert all(total_episode["success"] for total_episode in metadata)
     env = dataset.recover_environment()
     assert env.unwrapped.config.grading == "evidence"
     assert env.reset(options=metadata[0]["options"])[0] == rollouts[0].first_observation
@@ -76,8 +76,10 @@ def test_the_recovered_environment_has_the_split_of_the_episodes(hospital: World
         dataset = minari.MinariDataset(tmp_path / name / "data")
         env = dataset.recover_environment()
         assert env.unwrapped.config.split == split
-        options = [one["options"] for one in dataset.storage.get_episode_metadata(range(len(rollouts)))]
-        assert [env.reset(options=one)[0] for one in options] == [one.first_observation for one in rollouts]
+        options = [rollout["options"] for rollout in dataset.storage.get_episode_metadata(range(len(rollouts)))]
+        assert [env.reset(options=option)[0] for option in options] == [
+            rollout.first_observation for rollout in rollouts
+        ]
         env.close()
 
 

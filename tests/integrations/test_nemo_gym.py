@@ -54,7 +54,7 @@ def run(
     async def post(server_name: str, url_path: str, json: Any, cookies: Any = None) -> Reply:
         body = json if isinstance(json, dict) else json.model_dump(mode="json")
         if server_name == "policy":
-            messages = [{"role": one["role"], "content": content_of(one)} for one in body["input"]]
+            messages = [{"role": item["role"], "content": content_of(item)} for item in body["input"]]
             made = httpx.Response(200, json=model_response(policy({"messages": messages})))
             return Reply(made.content, {})
         async with httpx.AsyncClient(

@@ -81,7 +81,7 @@ def test_gold_succeeds(env: Any, own_world: Callable[[str], World], episode: Gol
 
 @pytest.mark.slow
 def test_gold_succeeds_on_all_tasks(env: Any, own_world: Callable[[str], World]) -> None:
-    failed = [one for one in all_tasks() if play(env, one, own_world(one.env_id)).reward != 1.0]
+    failed = [task for task in all_tasks() if play(env, task, own_world(task.env_id)).reward != 1.0]
     assert failed == []
 
 
@@ -144,8 +144,8 @@ def test_the_task_api(url: str) -> None:
         whole = http.post("/tasks", json={"split": "test"}).json()["tasks"]
         part = http.post("/task_range", json={"split": "test", "start": -2}).json()["tasks"]
         assert len(whole) == 10_000 and part[1] == last
-        first = {(one["env_id"], one["task"]) for one in whole[: len(all_tasks())]}
-        assert first == {(one.env_id, one.task) for one in all_tasks()}
+        first = {(task["env_id"], task["task"]) for task in whole[: len(all_tasks())]}
+        assert first == {(task.env_id, task.task) for task in all_tasks()}
         refused = {
             "/num_tasks": ({"split": "tests"}, "did you mean 'test'"),
             "/task": ({"split": "test", "index": count}, "Invalid task index"),
@@ -174,7 +174,7 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
 
     first = draws()
     assert first == draws()
-    assert len({(one.metadata["task"], one.metadata["variation"]) for one in first}) == 4
+    assert len({(draw.metadata["task"], draw.metadata["variation"]) for draw in first}) == 4
 
 
 def test_an_env_id_draws_from_one_pack(env: Any) -> None:
@@ -341,7 +341,7 @@ def test_64_sessions_at_once_do_not_see_each_other(url: str) -> None:
             await all_ready.wait()
             found = await env.step(FHIRAction(text="GET /Patient?family=Session&_elements=name"))
             seen = json.loads(found.observation.text.partition("\n")[2])["entry"]
-            assert [one["resource"]["name"][0]["family"] for one in seen] == [f"Session{client:02}"]
+            assert [entry["resource"]["name"][0]["family"] for entry in seen] == [f"Session{client:02}"]
             return str(created.observation.text.partition('"id":"')[2].partition('"')[0])
 
     async def play_all() -> list[str]:

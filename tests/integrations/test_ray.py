@@ -32,7 +32,7 @@ ray: Any = pytest.importorskip("ray")
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 ROOT = Path(__file__).resolve().parents[2]
-PACKS = [one for one in pack_ids() if one.startswith("FHIRAgent/")]
+PACKS = [pack_id for pack_id in pack_ids() if pack_id.startswith("FHIRAgent/")]
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def test_a_killed_worker_does_not_change_what_the_budget_counts(
 ) -> None:
     agent = Dying(tmp_path, (2, 4), deaths=2)
     budget = Budget(episodes=5)
-    found = [*run(ENV_ID, agent, tasks="01", variations="0-9", world=hospital, workers=cluster, budget=budget)]
-    assert [rollout.task.variation for rollout in found] == [0, 1, 2, 3, 4]
-    assert all(rollout.graded for rollout in found)
+    rollouts = [*run(ENV_ID, agent, tasks="01", variations="0-9", world=hospital, workers=cluster, budget=budget)]
+    assert [rollout.task.variation for rollout in rollouts] == [0, 1, 2, 3, 4]
+    assert all(rollout.graded for rollout in rollouts)
     assert len([*tmp_path.iterdir()]) == 4
 
 
@@ -155,8 +155,8 @@ def test_an_agents_own_bug_is_not_hidden(cluster: RayCluster, hospital: World) -
 
 
 def test_a_failing_server_is_a_record_without_reward(cluster: RayCluster, hospital: World) -> None:
-    (found,) = run(ENV_ID, Unreachable(), tasks="01", variations=0, world=hospital, workers=cluster)
-    assert (found.stop_reason, found.error, found.reward) == ("infra_error", "the server is down", None)
+    (rollout,) = run(ENV_ID, Unreachable(), tasks="01", variations=0, world=hospital, workers=cluster)
+    assert (rollout.stop_reason, rollout.error, rollout.reward) == ("infra_error", "the server is down", None)
 
 
 class Unreachable(IdleAgent):
@@ -170,8 +170,8 @@ class Unreachable(IdleAgent):
 def test_concurrent_agents_run_several_episodes_in_each_actor(cluster: RayCluster, hospital: World) -> None:
     choice: dict[str, Any] = {"tasks": ["01", "02a"], "variations": "0-9", "world": hospital}
     expected = sorted(lines([*run(ENV_ID, Slow(), **choice)]))
-    found = [*run(ENV_ID, Meeting(), workers=RayCluster(actors=1), concurrency=10, **choice)]
-    assert sorted(lines(found)) == expected
+    rollouts = [*run(ENV_ID, Meeting(), workers=RayCluster(actors=1), concurrency=10, **choice)]
+    assert sorted(lines(rollouts)) == expected
     budget = Budget(tokens=1_000)  # an episode uses 220 tokens, and an actor has one episode at a time
     few = [*run(ENV_ID, Slow(), workers=RayCluster(actors=1), concurrency=1, budget=budget, **choice)]
     assert len(few) == 5
@@ -330,7 +330,7 @@ def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
             process.kill()
     assert process.returncode == 130, errors
     assert "--resume" in errors and "Traceback" not in errors
-    assert sum(one.graded for one in read_rollouts(out)) >= 5
+    assert sum(rollout.graded for rollout in read_rollouts(out)) >= 5
 
 
 @pytest.mark.slow
@@ -346,10 +346,10 @@ def test_a_node_that_dies_loses_no_episode(hospital: World, tmp_path: Path) -> N
         node = nodes.add_node(num_cpus=1)
         nodes.connect()
         running = run(ENV_ID, "random", workers=RayCluster(actors=2), **choice)
-        found = [next(running) for _ in range(20)]
+        rollouts = [next(running) for _ in range(20)]
         nodes.remove_node(node, allow_graceful=False)
-        found += running
+        rollouts += running
     finally:
         ray.shutdown()
         nodes.shutdown()
-    assert lines(found) == lines([*run(ENV_ID, "random", **choice)])
+    assert lines(rollouts) == lines([*run(ENV_ID, "random", **choice)])

@@ -74,7 +74,7 @@ def tool_trainer(
         max_tool_calling_iterations=80,
         max_completion_length=2_000_000,
     )
-    live = [one.policy(worlds(one.env_id)) for one in episodes for _ in range(GROUP)]
+    live = [episode.policy(worlds(episode.env_id)) for episode in episodes for _ in range(GROUP)]
 
     def generate(prompt_ids: Sequence[Sequence[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
         texts = []
@@ -118,7 +118,7 @@ def text_trainer(
         reward_funcs=[rollouts.rewards, log_episodes],
         per_device_train_batch_size=GROUP * len(episodes),
     )
-    policies = iter([one.policy(worlds(one.env_id)) for one in episodes for _ in range(GROUP)])
+    policies = iter([episode.policy(worlds(episode.env_id)) for episode in episodes for _ in range(GROUP)])
     by_seed: dict[int, Any] = {}
 
     def sample(self: Transformer, prompts: Sequence[Prompt], **_: Any) -> list[Sample]:
@@ -278,7 +278,7 @@ def test_gold_succeeds_on_all_tasks(
     long: bool,
     every: int,
 ) -> None:
-    episodes = [one for one in all_tasks() if is_long(one) == long][::every]
+    episodes = [task for task in all_tasks() if is_long(task) == long][::every]
     trainer = make(tiny, tmp_path, configs, episodes, monkeypatch, own_world)
     trainer.train()
     assert rewards_of(trainer) == [1.0] * GROUP * len(episodes)

@@ -53,14 +53,14 @@ def play(policy: ReplyPolicy, taskset: dict[str, Any], rollouts: int = 1, **env:
 
 
 def options(episodes: Sequence[GoldEpisode], **further: Any) -> dict[str, Any]:
-    numbers = ",".join(map(str, dict.fromkeys(one.variation for one in episodes)))
-    keys = list(dict.fromkeys(one.task for one in episodes))
+    numbers = ",".join(map(str, dict.fromkeys(episode.variation for episode in episodes)))
+    keys = list(dict.fromkeys(episode.task for episode in episodes))
     return {"env_id": episodes[0].env_id, "tasks": keys, "variations": numbers, **further}
 
 
 def check_success(episodes: Sequence[vf.Episode], number: int) -> None:
     traces = [trace for episode in episodes for trace in episode.traces]
-    failed = [(one.task.key, one.info, one.errors) for one in traces if one.reward != 1]
+    failed = [(trace.task.key, trace.info, trace.errors) for trace in traces if trace.reward != 1]
     assert (failed, len(traces)) == ([], number)
     assert all(episode.ok for episode in episodes)
 
@@ -70,7 +70,7 @@ def only_trace(episodes: Sequence[vf.Episode]) -> vf.Trace:
     return trace
 
 
-@pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda one: one.env_id.partition("/")[2])
+@pytest.mark.parametrize("episode", one_task_of_each_pack(), ids=lambda episode: episode.env_id.partition("/")[2])
 def test_gold_succeeds_in_the_loop_of_verifiers(own_world: OwnWorld, episode: GoldEpisode) -> None:
     played = play(GoldOverChat(own_world(episode.env_id), [episode]), options([episode]))
     check_success(played, 1)
@@ -85,8 +85,8 @@ def test_gold_succeeds_in_the_loop_of_verifiers(own_world: OwnWorld, episode: Go
 
 @pytest.mark.slow
 def test_gold_solves_every_task(own_world: OwnWorld) -> None:
-    for env_id in dict.fromkeys(one.env_id for one in all_tasks()):
-        episodes = [one for one in all_tasks() if one.env_id == env_id]
+    for env_id in dict.fromkeys(task.env_id for task in all_tasks()):
+        episodes = [task for task in all_tasks() if task.env_id == env_id]
         check_success(play(GoldOverChat(own_world(env_id), episodes), options(episodes)), len(episodes))
 
 
@@ -94,7 +94,7 @@ def test_repeats_do_not_see_each_other(hospital: World) -> None:
     episode = GoldEpisode(APPOINTMENT, "01")
     played = play(GoldOverChat(hospital, [episode]), options([episode]), rollouts=4)
     check_success(played, 4)
-    assert len({json.dumps([node.message.content for node in one.traces[0].nodes]) for one in played}) == 1
+    assert len({json.dumps([node.message.content for node in option.traces[0].nodes]) for option in played}) == 1
 
 
 def test_the_step_limit_is_a_truncation() -> None:

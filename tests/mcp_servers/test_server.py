@@ -118,8 +118,8 @@ def test_errors_are_results(tiny_world: World, monkeypatch: pytest.MonkeyPatch, 
 
 def test_look_up_tools_are_served() -> None:
     spec = SourceTools(SpecificationTools(), "Look up FHIR.")
-    found = in_process(spec, "getSearchParams", {"resourceType": "Slot"})
-    assert not found.is_error and "schedule" in text_of(found)
+    result = in_process(spec, "getSearchParams", {"resourceType": "Slot"})
+    assert not result.is_error and "schedule" in text_of(result)
     missing = in_process(spec, "getSearchParams", {"resourceType": "Slots"})
     assert missing.is_error and "Slot" in text_of(missing)
     tip = Reflection(kind="micro", text="Slots have no patient.", resource_type="Slot", operation="search")
@@ -179,7 +179,7 @@ def test_fastmcp_clients(hospital: World) -> None:
 
 @pytest.mark.slow
 def test_64_clients_at_once_do_not_see_each_other(hospital: World) -> None:
-    async def one(number: int) -> None:
+    async def play(number: int) -> None:
         async with mcp.Client(f"{server.url}/mcp") as client:
             call = caller(client)
             _, started = await call("start_task", {"env_id": APPOINTMENT, "task": "01", "variation": 0})
@@ -194,7 +194,7 @@ def test_64_clients_at_once_do_not_see_each_other(hospital: World) -> None:
             await call("finish", {"episode_id": id, "answer": []})
 
     async def everybody() -> None:
-        await asyncio.gather(*(one(number) for number in range(64)))
+        await asyncio.gather(*(play(number) for number in range(64)))
 
     with TaskTools([EpisodeConfig(APPOINTMENT, world=hospital)]) as tools, AppServer(make_app(tools)) as server:
         asyncio.run(everybody())
@@ -237,7 +237,7 @@ def test_gold_over_stdio(hospital: World, tmp_path: Path) -> None:
             await client.call_tool("start_task", started)
 
     asyncio.run(play())
-    assert [one.stop_reason for one in read_rollouts(out)] == ["finished"] * len(FEW) + ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["finished"] * len(FEW) + ["interrupted"]
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_a_stopped_stdio_server_keeps_the_records(tmp_path: Path, stop: signal.S
         server.send_signal(stop)
         assert server.wait(timeout=20) == 130
         assert server.stderr.read().strip() == "interrupted"
-    assert [one.stop_reason for one in read_rollouts(out)] == ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_a_stopped_http_server_keeps_the_records(tmp_path: Path, stop: signal.Si
         server.send_signal(stop)
         assert server.wait(timeout=20) == 130
         assert server.stderr.read().strip() == "interrupted"
-    assert [one.stop_reason for one in read_rollouts(out)] == ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
 
 
 def free_port() -> int:

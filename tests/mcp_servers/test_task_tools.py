@@ -188,7 +188,7 @@ def test_repeats_are_numbered_and_a_file_is_continued(config: EpisodeConfig, tmp
                 started = tools.call_now("start_task", {"env_id": APPOINTMENT, "task": "01", "variation": 0}, client)
                 assert started.data is not None
                 act(tools, "finish", episode_id=started.data["episode_id"], answer=[])
-    assert [(one.agent.settings["client"], one.repeat) for one in read_rollouts(out)] == [
+    assert [(rollout.agent.settings["client"], rollout.repeat) for rollout in read_rollouts(out)] == [
         *(("tester", 0), ("tester", 1), ("tester", 2)),
         ("other", 0),
     ]
@@ -200,10 +200,10 @@ def test_abandoned_episodes_are_recorded_without_a_verdict(config: EpisodeConfig
         idle = start(tools)
         clock.now = 61
         start(tools)
-        assert [one.stop_reason for one in read_rollouts(out)] == ["interrupted"]
+        assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
         with pytest.raises(SessionError, match="was closed because it was idle for 60 seconds"):
             act(tools, "finish", episode_id=idle, answer=[])
-    assert [(one.repeat, one.stop_reason, one.verdict) for one in read_rollouts(out)] == [
+    assert [(rollout.repeat, rollout.stop_reason, rollout.verdict) for rollout in read_rollouts(out)] == [
         (0, "interrupted", None),
         (1, "interrupted", None),
     ]
@@ -222,7 +222,7 @@ def test_a_record_that_cannot_be_written_is_kept(
                 act(tools, "finish", episode_id=id, answer=[])
         assert act(tools, "finish", episode_id=id, answer=[]).data is not None  # the verdict is not lost
         act(tools, "finish", episode_id=start(tools, variation=1), answer=[])
-    assert [one.task.variation for one in read_rollouts(out)] == [0, 1]
+    assert [rollout.task.variation for rollout in read_rollouts(out)] == [0, 1]
 
 
 def fail(*_: object) -> None:
@@ -302,8 +302,8 @@ def test_64_episodes_do_not_see_each_other(config: EpisodeConfig) -> None:
             for _ in range(number % 3 + 1):
                 act(tools, "createResource", episode_id=id, resourceType="Patient", body_json=body)
             params = {"family": "Only", "_elements": "name"}
-            found = act(tools, "searchResources", episode_id=id, resourceType="Patient", params_json=params)
-            bundle = json.loads(found.text.partition("\n")[2])
+            result = act(tools, "searchResources", episode_id=id, resourceType="Patient", params_json=params)
+            bundle = json.loads(result.text.partition("\n")[2])
             return bundle["total"], {entry["resource"]["name"][0]["family"] for entry in bundle["entry"]}.pop()
 
         with ThreadPoolExecutor(8) as pool:
@@ -322,7 +322,7 @@ def test_threads_start_and_finish_episodes_beside_each_other(config: EpisodeConf
             return result is not None and result["steps"] == 2
 
         assert all(pool.map(work, range(24)))
-    found = sorted((one.task.variation, one.repeat) for one in read_rollouts(out))
+    found = sorted((rollout.task.variation, rollout.repeat) for rollout in read_rollouts(out))
     assert found == [(variation, repeat) for variation in range(2) for repeat in range(12)]
 
 

@@ -33,8 +33,8 @@ def new_session(tools: WorldTools) -> str:
 
 
 def patients(tools: WorldTools, **session: str) -> int:
-    found = call(tools, "searchResources", resourceType="Patient", params_json={"_summary": "count"}, **session)
-    return int(json.loads(found.text.partition("\n")[2])["total"])
+    result = call(tools, "searchResources", resourceType="Patient", params_json={"_summary": "count"}, **session)
+    return int(json.loads(result.text.partition("\n")[2])["total"])
 
 
 def test_the_tools_are_those_of_the_grammar_with_a_session_id(tools: WorldTools) -> None:

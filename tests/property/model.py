@@ -113,7 +113,9 @@ class Model:
         return [
             key
             for key in self.versions
-            if key[0] == type and self.content(key) is not None and all(self._fits(key, *one) for one in listed)
+            if key[0] == type
+            and self.content(key) is not None
+            and all(self._fits(key, *criterion) for criterion in listed)
         ]
 
     def _fits(self, key: Key, name: str, value: str) -> bool:

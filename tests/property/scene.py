@@ -120,8 +120,8 @@ def operations(draw: st.DrawFn, model: Model, verbs: tuple[str, ...]) -> Op:
         content = draw(contents(model, type))
     conditional = verb != "GET" and draw(st.integers(0, 3)) == 0
     if conditional:
-        one = draw(CRITERIA if type == "Patient" else OBSERVATION_CRITERIA)
-        return Op(verb, type, criteria=(one,), content=content)
+        criterion = draw(CRITERIA if type == "Patient" else OBSERVATION_CRITERIA)
+        return Op(verb, type, criteria=(criterion,), content=content)
     if verb == "POST":
         return Op(verb, type, content=content)
     id = draw(st.sampled_from((*known, *NEW_IDS)))

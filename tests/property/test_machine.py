@@ -212,8 +212,8 @@ class Machine(RuleBasedStateMachine):
         if versions:
             assert history.json()["total"] == len(versions)
             shown = [entry.get("resource") for entry in history.json()["entry"]]
-            assert [one and version_of(one) for one in shown] == [
-                None if one.content is None else one for one in reversed(versions)
+            assert [body and version_of(body) for body in shown] == [
+                None if version.content is None else version for version in reversed(versions)
             ]
 
     # rollback

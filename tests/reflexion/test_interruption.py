@@ -56,7 +56,9 @@ def test_killed_trainings_end_with_the_same_memory(
             process.wait()
             assert not out.exists()
         assert _start(settings, out).wait() == 0
-        reviews = Counter(json.dumps(one, sort_keys=True) for one in server.requests if role(one) != "agent")
+        reviews = Counter(
+            json.dumps(request, sort_keys=True) for request in server.requests if role(request) != "agent"
+        )
     assert out.read_text("utf-8") == undisturbed.text()
     # At most the request that was running at a kill is sent again.
     assert sum(reviews.values()) - len(reviews) <= len(requests_before_kill)

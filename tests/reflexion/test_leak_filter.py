@@ -24,12 +24,12 @@ CLINIC = {"resourceType": "Location", "id": "LOC0158674", "name": "Lowell Surger
 
 
 def data() -> InstanceData:
-    found = InstanceData()
-    found.add_resource(CLINIC)
-    found.add_resource(PATIENT)
-    found.add_value("Westbrook Medical Group Annex")
-    found.add_value("Total replacement of hip")
-    return found
+    instance_data = InstanceData()
+    instance_data.add_resource(CLINIC)
+    instance_data.add_resource(PATIENT)
+    instance_data.add_value("Westbrook Medical Group Annex")
+    instance_data.add_value("Total replacement of hip")
+    return instance_data
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def facts(keys: tuple[str, ...], numbers: tuple[int, ...]) -> dict[str, set[str]
             for number in numbers:
                 variation = task.variation(number, world)
                 text = json.dumps(list(variation.setup), ensure_ascii=False)
-                found["ids"] |= {one["id"] for one in variation.setup}
+                found["ids"] |= {resource["id"] for resource in variation.setup}
                 found["names"] |= {*re.findall(r'"family": "([^"]+)"', text)}
                 found["names"] |= {
                     name for given in re.findall(r'"given": \[([^\]]+)\]', text) for name in quoted(given)
@@ -40,7 +40,7 @@ def facts(keys: tuple[str, ...], numbers: tuple[int, ...]) -> dict[str, set[str]
                 }
         for rollout in fhir_gym.run(PACK, "gold", tasks=keys, variations=numbers, world=world):
             assert rollout.verdict is not None and rollout.verdict.success
-            found["answers"] |= {str(one) for one in rollout.verdict.answer or ()}
+            found["answers"] |= {str(answer) for answer in rollout.verdict.answer or ()}
     return found
 
 
@@ -61,14 +61,14 @@ def smuggled(text: str, extra: list[str]) -> list[str]:
     ids = re.findall(r"\b[A-Z]{1,4}\d{6,8}\b|\b\d{5,7}\b", text)[:40]
     names = re.findall(r'"(?:family|given)":\[?"([^"]+)"', text)[:40]
     prompt = text.partition("Run of the agent")[0]
-    values = [one for several in zip_longest(extra, names, ids) for one in several if one]
+    values = [fact for several in zip_longest(extra, names, ids) for fact in several if fact]
     lessons = [prompt[:900], text[-900:]]
-    lessons += [f"The right record is {one} in this case." for one in values]
-    lessons += [f"Always use {one.upper()} for such requests." for one in values]
-    lessons += [f"Always use {one.lower()} for such requests." for one in values]
-    lessons += [f"Remember {' '.join(one)} for such requests." for one in values]
-    lessons += [f"Remember {'-'.join(one)} for such requests." for one in values]
-    lessons += [f"Remember x/{one}/y for such requests." for one in values]
+    lessons += [f"The right record is {value} in this case." for value in values]
+    lessons += [f"Always use {value.upper()} for such requests." for value in values]
+    lessons += [f"Always use {value.lower()} for such requests." for value in values]
+    lessons += [f"Remember {' '.join(value)} for such requests." for value in values]
+    lessons += [f"Remember {'-'.join(value)} for such requests." for value in values]
+    lessons += [f"Remember x/{value}/y for such requests." for value in values]
     return lessons
 
 
@@ -110,10 +110,10 @@ def assert_absent(found: dict[str, set[str]], text: str) -> None:
     header, _, body = text.partition("\n")
     spelled = re.sub(r"[^\w<>]+", "", body).casefold()
     words = {word.casefold() for word in re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", body)}
-    for one in found["ids"] | {answer for answer in found["answers"] if len(answer) > 2}:
-        assert one.casefold() not in body.casefold(), one
-        assert one not in header
-        assert re.sub(r"\W", "", one).casefold() not in spelled or len(one) < 5, one
+    for id in found["ids"] | {answer for answer in found["answers"] if len(answer) > 2}:
+        assert id.casefold() not in body.casefold(), id
+        assert id not in header
+        assert re.sub(r"\W", "", id).casefold() not in spelled or len(id) < 5, id
     for name in found["names"]:
         assert is_word(name) or name.casefold() not in words, name
         assert is_word(name) or len(name) < 7 or name.casefold() not in body.casefold(), name

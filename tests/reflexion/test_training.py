@@ -39,7 +39,10 @@ def test_failures_are_tried_again_with_lessons(server: ChatServer, config: Memor
     counts = memory.header.training["counts"]
     assert counts == {"placeholders": 0, "runs": 3, "successes": 1, "written": 9}
     assert roles(server) == {"agent": 2 * 2 + 3, "evaluator": 3, "reflector": 3}
-    kinds = [(one.kind, one.resource_type, one.operation, one.support) for one in memory.reflections]
+    kinds = [
+        (reflection.kind, reflection.resource_type, reflection.operation, reflection.support)
+        for reflection in memory.reflections
+    ]
     assert kinds == [
         ("micro", "Condition", "create", 3),
         ("micro", "Patient", "search", 3),
@@ -128,7 +131,7 @@ def test_a_budget_stops_and_the_training_continues(server: ChatServer, config: M
     assert not out.exists()
     train_memory(config, out)
     usage = training_usage(out)
-    assert sum(one.total for one in usage.values()) == sum(map(tokens, server.requests))
+    assert sum(tokens_used.total for tokens_used in usage.values()) == sum(map(tokens, server.requests))
     assert all(usage[name] != Usage() for name in ("agent", "evaluator", "reflector"))
 
 
@@ -150,7 +153,7 @@ def test_a_larger_budget_can_stop_the_training(server: ChatServer, config: Memor
     assert budget.exhausted and budget.usage.total == sum(map(tokens, server.requests))
     train_memory(alone, out, budget=BudgetTracker(Budget(tokens=10**6)))
     usage = training_usage(out).values()
-    assert sum(one.total for one in usage) == sum(map(tokens, server.requests))
+    assert sum(usage.total for usage in usage) == sum(map(tokens, server.requests))
 
 
 @pytest.mark.parametrize("variations", ["1000", "0-1,1003"])
@@ -181,7 +184,7 @@ def test_any_agent_can_play(server: ChatServer, config: MemoryTrainingConfig, ou
     memory = train_memory(config, out, agent=IdleAgent(), episodes=[(PACK, "03", 0, 2)])
     # Both trials are equal, and an equal request is paid for once.
     assert roles(server) == {"agent": 0, "evaluator": 1, "reflector": 1}
-    assert [one.source.phrasing for one in memory.reflections if one.source] == [2, 2, 2]
+    assert [reflection.source.phrasing for reflection in memory.reflections if reflection.source] == [2, 2, 2]
 
 
 @pytest.mark.slow
@@ -248,7 +251,7 @@ def test_bad_entries_are_dropped_and_counted(study: Study, config: MemoryTrainin
     study.reflector = lambda request: f"Here you are:\n```json\n{json.dumps({'micro': micro, 'macro': macro})}\n```"
     update = {"tasks": ("04b",), "variations": "0", "similarity": 2.0, "guard": "1000"}
     memory = train_memory(config.model_copy(update=update), out)
-    assert [one.text for one in memory.reflections] == [
+    assert [reflection.text for reflection in memory.reflections] == [
         "Search by family and given.",
         "A lesson as a text.",
         "One more lesson here.",
@@ -296,5 +299,5 @@ def test_a_wrong_endpoint_is_one_clear_line(config: MemoryTrainingConfig, out: P
 def test_progress_counts_episodes_and_reviews(config: MemoryTrainingConfig, out: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     train_memory(config, out, progress=lambda done, total, text: seen.append((done, total, text.partition(":")[0])))
-    assert [one for one in seen if one[2] == "trial 1"] == [(n, 4, "trial 1") for n in (1, 2, 3, 4)] * 2
-    assert [one for one in seen if one[2] == "trial 2"] == [(n, 2, "trial 2") for n in (1, 2)] * 2
+    assert [report for report in seen if report[2] == "trial 1"] == [(n, 4, "trial 1") for n in (1, 2, 3, 4)] * 2
+    assert [report for report in seen if report[2] == "trial 2"] == [(n, 2, "trial 2") for n in (1, 2)] * 2

@@ -72,11 +72,11 @@ def test_concurrent_episodes_give_the_same_records(hospital: World) -> None:
     choice: dict[str, Any] = {"tasks": ["01", "02a"], "variations": "0-9", "repeats": 2, "world": hospital}
     many = list(run(ENV_ID, agent, concurrency=7, **choice))
     assert agent.most_at_once == 7 and agent.closed == 1
-    one = list(run(ENV_ID, agent, concurrency=1, **choice))
-    assert [(r.task.key, r.task.variation, r.repeat) for r in one] == [
+    sequential = list(run(ENV_ID, agent, concurrency=1, **choice))
+    assert [(r.task.key, r.task.variation, r.repeat) for r in sequential] == [
         tuple(episode) for episode in plan(ENV_ID, tasks=["01", "02a"], variations="0-9", repeats=2).episodes
     ]
-    assert lines(many) == lines(one)
+    assert lines(many) == lines(sequential)
     assert len({rollout.seed for rollout in many}) == 40
     assert all(rollout.usage == Usage(prompt=200, completion=20) for rollout in many)
 

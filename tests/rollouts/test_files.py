@@ -21,7 +21,7 @@ def test_records_in_the_file_are_not_written_again(tmp_path: Path, gold: list[Ro
     path = tmp_path / "r.jsonl"
     write_rollouts(path, gold)
     before = path.read_bytes()
-    later = [one.model_copy(update={"timings": None}) for one in gold]
+    later = [rollout.model_copy(update={"timings": None}) for rollout in gold]
     assert write_rollouts(path, later) == 0
     assert path.read_bytes() == before
     other = gold[0].model_copy(update={"reward": 0.5})

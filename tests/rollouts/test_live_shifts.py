@@ -52,15 +52,15 @@ def shifts(hospital: World) -> list[Rollout]:
 
 @pytest.mark.slow
 def test_workers_and_replays_give_the_same_shifts(hospital: World, tmp_path: Path, shifts: list[Rollout]) -> None:
-    assert all(one.success and "+minutes=30" in one.task.key for one in shifts)
+    assert all(shift.success and "+minutes=30" in shift.task.key for shift in shifts)
     path = tmp_path / "shifts.jsonl"
     for workers in (1, 2):
-        found = run(SHIFT, "gold", variations="0-1", level=3, dials=DIALS, world=hospital, workers=workers)
-        write_rollouts(path, found, overwrite=True)
+        rollouts = run(SHIFT, "gold", variations="0-1", level=3, dials=DIALS, world=hospital, workers=workers)
+        write_rollouts(path, rollouts, overwrite=True)
         assert lines(list(read_rollouts(path))) == lines(shifts)
-    replayed = [replay(one, hospital) for one in read_rollouts(path)]
-    assert [one.verdict for one in replayed] == [one.verdict for one in shifts]
-    assert any(entry.who != "agent" for one in replayed for entry in one.entries)
+    replayed = [replay(rollout, hospital) for rollout in read_rollouts(path)]
+    assert [timeline.verdict for timeline in replayed] == [shift.verdict for shift in shifts]
+    assert any(entry.who != "agent" for timeline in replayed for entry in timeline.entries)
 
 
 @pytest.mark.slow
@@ -81,6 +81,6 @@ def test_a_kill_in_the_middle_of_a_shift_changes_no_record(
         while not (paused.exists() and out.exists() and out.read_bytes().count(b"\n")) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
-    assert [one.task.variation for one in read_rollouts(out)] == [0]
+    assert [rollout.task.variation for rollout in read_rollouts(out)] == [0]
     subprocess.run(command, env=env, check=True, capture_output=True)
     assert lines(list(read_rollouts(out))) == lines(shifts)

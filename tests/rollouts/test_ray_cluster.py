@@ -32,7 +32,7 @@ def test_an_actor_runs_episodes_of_what_it_receives(shipment: Shipment, hospital
     chosen = plan(ENV_ID, tasks="01", variations="0-1")
     found = [actor.work(episode) for episode in chosen.episodes]
     expected = [*run(ENV_ID, "gold", tasks="01", variations="0-1", world=hospital)]
-    assert [one.line(timings=False) for one in found] == [one.line(timings=False) for one in expected]
+    assert [record.line(timings=False) for record in found] == [record.line(timings=False) for record in expected]
 
 
 def test_an_actor_says_that_its_machine_lacks_the_world(

@@ -76,13 +76,13 @@ def test_the_tool_sequences_of_other_tasks_tell_their_requests(hospital: World) 
 
 
 def test_reports_compare_requests_with_the_reference_solution(hospital: World, tmp_path: Path) -> None:
-    found = [played(SHIFT, agent, "Q4-1", hospital) for agent in ("idle", ReadsMore())]
-    metrics = EpisodeMetrics.of(found[1])
+    rollouts = [played(SHIFT, agent, "Q4-1", hospital) for agent in ("idle", ReadsMore())]
+    metrics = EpisodeMetrics.of(rollouts[1])
     assert metrics.reference is not None and metrics.requests == metrics.reference + 3
-    write_rollouts(tmp_path / "one.jsonl", [found[1].model_copy(update={"repeat": 1})])
+    write_rollouts(tmp_path / "one.jsonl", [rollouts[1].model_copy(update={"repeat": 1})])
     report = Report(read_runs([tmp_path / "one.jsonl"]))
     assert report.total(0).of_reference == round(metrics.requests / metrics.reference, 6)
     runs = sections(report)[0]
     assert runs.rows[0][runs.columns.index("of reference")] == f"{metrics.requests / metrics.reference:.2f}"
-    write_rollouts(tmp_path / "idle.jsonl", [found[0]])
+    write_rollouts(tmp_path / "idle.jsonl", [rollouts[0]])
     assert Report(read_runs([tmp_path / "idle.jsonl"])).total(0).of_reference is None

@@ -337,7 +337,9 @@ def test_variations_of_a_plan_can_have_different_phrasings(hospital: World, tmp_
     assert found == phrasings | {("02a", 1): drawn}
     other = replace(mixed, phrasings=phrasings | {("01", 1): 0})
     assert not mixed.unfinished(tmp_path / "r.jsonl", IdleAgent(), hospital).episodes
-    assert [one[:2] for one in other.unfinished(tmp_path / "r.jsonl", IdleAgent(), hospital).episodes] == [("01", 1)]
+    assert [episode[:2] for episode in other.unfinished(tmp_path / "r.jsonl", IdleAgent(), hospital).episodes] == [
+        ("01", 1)
+    ]
 
 
 def test_runs_can_share_a_budget(hospital: World) -> None:

@@ -81,10 +81,10 @@ def play(world: World, urls: Sequence[str], agent: Any = READER, **settings: Any
 
 def test_the_records_are_those_of_one_server(hospital: World, servers: dict[str, FailingServer]) -> None:
     urls = list(servers)
-    one = play(hospital, urls[:1])
+    on_one_server = play(hospital, urls[:1])
     before = [app.requests for app in servers.values()]
     several = play(hospital, urls)
-    assert [neutral(rollout) for rollout in several] == [neutral(rollout) for rollout in one]
+    assert [neutral(rollout) for rollout in several] == [neutral(rollout) for rollout in on_one_server]
     assert keys(several) == ALL and f"{urls[0]}/Patient" in several[0].turns[0].observation
     assert all(app.requests > number + 10 for app, number in zip(servers.values(), before, strict=True))
 

@@ -18,33 +18,38 @@ def recorded(world: World, env_id: str, task: str, variation: int = 0) -> Rollou
 
 def test_a_replay_shows_the_requests_and_the_verdict(hospital: World) -> None:
     rollout = recorded(hospital, "FHIRAgent/Appointment-v0", "01")
-    found = replay(rollout, hospital)
-    assert found.verdict.success and len(found.entries) == len(rollout.turns) - 1
-    assert {one.who for one in found.entries} == {"agent"} and {one.time for one in found.entries} == {""}
-    assert any(one.action == "POST /Patient" and "201, created Patient/" in one.result for one in found.entries)
+    timeline = replay(rollout, hospital)
+    assert timeline.verdict.success and len(timeline.entries) == len(rollout.turns) - 1
+    assert {entry.who for entry in timeline.entries} == {"agent"} and {entry.time for entry in timeline.entries} == {""}
+    assert any(
+        entry.action == "POST /Patient" and "201, created Patient/" in entry.result for entry in timeline.entries
+    )
 
 
 def test_a_live_shift_shows_times_and_events(hospital: World) -> None:
     rollout = recorded(hospital, SHIFT, "day-3", variation=1)
-    found = replay(rollout, hospital)
-    assert found.verdict.success and found.verdict.score == 1
-    times = [one.time for one in found.entries]
+    timeline = replay(rollout, hospital)
+    assert timeline.verdict.success and timeline.verdict.score == 1
+    times = [entry.time for entry in timeline.entries]
     assert times == sorted(times) and times[0] == "10:15:00"
-    events = {one.who: one.result for one in found.entries if one.who != "agent"}
+    events = {entry.who: entry.result for entry in timeline.entries if entry.who != "agent"}
     assert {"request", "colleague booked", "answer"} <= events.keys()
     assert events["request"].startswith("requested, ") and "created Appointment/" not in events["request"]
     assert events["answer"]
-    assert len(found.turns) == len(rollout.turns)
-    assert sum(len(turn.events) for turn in found.turns) == sum(one.who != "agent" for one in found.entries)
-    colleagues = next(turn for turn in found.turns if "colleague booked" in {one.who for one in turn.events})
-    assert any(one.kind == "created" and one.resource_type == "Appointment" for one in colleagues.other_changes)
-    assert not any(turn.changes for turn in found.turns if turn.request and turn.request.action.kind == "GET")
+    assert len(timeline.turns) == len(rollout.turns)
+    assert sum(len(turn.events) for turn in timeline.turns) == sum(entry.who != "agent" for entry in timeline.entries)
+    colleagues = next(turn for turn in timeline.turns if "colleague booked" in {event.who for event in turn.events})
+    assert any(
+        other_change.kind == "created" and other_change.resource_type == "Appointment"
+        for other_change in colleagues.other_changes
+    )
+    assert not any(turn.changes for turn in timeline.turns if turn.request and turn.request.action.kind == "GET")
 
 
 def test_an_unfinished_episode_is_graded_as_it_is(hospital: World) -> None:
     rollout = recorded(hospital, SHIFT, "Q1-1")
-    found = replay(rollout.model_copy(update={"turns": rollout.turns[:3]}), hospital)
-    assert not found.verdict.success and len(found.entries) == 3
+    timeline = replay(rollout.model_copy(update={"turns": rollout.turns[:3]}), hospital)
+    assert not timeline.verdict.success and len(timeline.entries) == 3
 
 
 def test_records_of_other_worlds_and_versions_are_refused(hospital: World, tiny_world: World) -> None:
@@ -58,15 +63,15 @@ def test_records_of_other_worlds_and_versions_are_refused(hospital: World, tiny_
 def test_the_text_of_an_invalid_action_is_not_performed(hospital: World) -> None:
     rollout = recorded(hospital, "FHIRAgent/Appointment-v0", "01")
     invalid = rollout.turns[-1].model_copy(update={"error": "the model called no tool"})
-    found = replay(rollout.model_copy(update={"turns": (invalid, *rollout.turns)}), hospital)
-    assert found.verdict.success and found.turns[0].request is None
+    timeline = replay(rollout.model_copy(update={"turns": (invalid, *rollout.turns)}), hospital)
+    assert timeline.verdict.success and timeline.turns[0].request is None
 
 
 def test_hostile_records_do_not_raise(hospital: World) -> None:
     rollout = recorded(hospital, SHIFT, "Q1-1")
     odd = rollout.turns[0].model_copy(update={"action": "GET /Patient?\x1b[31m<script>"})
-    found = replay(rollout.model_copy(update={"turns": (odd, *rollout.turns)}), hospital)
-    assert found.verdict.success
+    timeline = replay(rollout.model_copy(update={"turns": (odd, *rollout.turns)}), hospital)
+    assert timeline.verdict.success
 
 
 def test_the_replay_has_the_base_url_of_the_record(hospital: World) -> None:
@@ -74,5 +79,7 @@ def test_the_replay_has_the_base_url_of_the_record(hospital: World) -> None:
     base_url = "https://fhir.example/r4"
     (rollout,) = run("FHIRAgent/Appointment-v0", agent, tasks=["01"], variations=0, world=hospital, base_url=base_url)
     assert base_url_of(rollout) == base_url and rollout.turns[0].status == 200
-    assert [turn.observation for turn in replay(rollout, hospital).turns] == [one.observation for one in rollout.turns]
+    assert [turn.observation for turn in replay(rollout, hospital).turns] == [
+        turn.observation for turn in rollout.turns
+    ]
     assert base_url_of(rollout.model_copy(update={"action_format": "?"})) == "http://localhost:8080/fhir"

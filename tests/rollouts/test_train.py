@@ -132,7 +132,9 @@ def test_a_hub_folder_is_loaded_with_exact_rows(
     format: Format, hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    splits = [[*run(ENV_ID, "gold", tasks=TASKS, variations=one, world=hospital)] for one in ("0-2", "1000")]
+    splits = [
+        [*run(ENV_ID, "gold", tasks=TASKS, variations=variations, world=hospital)] for variations in ("0-2", "1000")
+    ]
     write_hub_folder([*splits[0], *splits[1]], tmp_path / "out", format)
     found = import_module("datasets").load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
     for name, rollouts in zip(("train", "test"), splits, strict=True):

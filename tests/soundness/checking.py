@@ -35,7 +35,7 @@ def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, va
         def mutilated(*args: Any, name: str = name) -> Any:
             judged, score = whole(*args)
             return {
-                one: tuple(check for check in checks if check.name != name) for one, checks in judged.items()
+                grading: tuple(check for check in checks if check.name != name) for grading, checks in judged.items()
             }, score
 
         with monkeypatch.context() as patch:

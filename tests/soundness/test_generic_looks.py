@@ -50,12 +50,12 @@ def test_an_update_time_or_an_id_of_their_own_gives_counterfactuals_away(
     key: str, hospital: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unplaced(self: Variation, world: World, records: Iterable[Resource], draw: int = 0) -> dict[str, Resource]:
-        return {f"{one['resourceType']}/{one['id']}": one for one in records}
+        return {f"{record['resourceType']}/{record['id']}": record for record in records}
 
     monkeypatch.setattr(Variation, "placed", unplaced)
     task = get_task(APPOINTMENT, key)
     assert successes(task, hospital, range(4)) >= 4
-    leaks = {one.look for one in measure_looks(hospital, task, range(20)).leaks}
+    leaks = {leak.look for leak in measure_looks(hospital, task, range(20)).leaks}
     assert any("_lastUpdated" in look or "_history" in look for look in leaks)
 
 
@@ -67,7 +67,7 @@ def test_looks_that_ignore_the_prompt_show_no_counterfactual_more_often_than_its
     pack: str, key: str, hospital: World
 ) -> None:
     task = get_task(pack, key)
-    numbers = [one for one in range(60) if task.counterfactual(task.variation(one, hospital).params, hospital)]
+    numbers = [number for number in range(60) if task.counterfactual(task.variation(number, hospital).params, hospital)]
     measured = measure_looks(hospital, task, numbers[:25])
     assert len(measured.looks) > 50 and not measured.leaks
 

@@ -27,9 +27,9 @@ def sent(world: World, env_id: str, key: str, group: str, name: str) -> tuple[li
         run = runner.gold()
         gold = GoldRecording.of(run, runner.variation.setup)
         (policy,) = (
-            one
-            for one in careless_policies(task, runner.variation.params, gold)
-            if (one.group, one.name) == (group, name)
+            careless_policy
+            for careless_policy in careless_policies(task, runner.variation.params, gold)
+            if (careless_policy.group, careless_policy.name) == (group, name)
         )
         (played,) = runner.run(policy)
     return [action.url for action in run.actions], [action.url for action in played.actions]

@@ -43,63 +43,74 @@ def labels(**meta: Any) -> Resource:
 def batch(method: str, url: str, *resources: Resource | None) -> Action:
     """The action that posts a batch Bundle with one entry per resource; None makes an entry without a resource."""
     entries: list[Resource] = [
-        {"request": {"method": method, "url": url}} | ({"resource": one} if one is not None else {})
-        for one in resources or (None,)
+        {"request": {"method": method, "url": url}} | ({"resource": resource} if resource is not None else {})
+        for resource in resources or (None,)
     ]
     return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
 
 
 def by_url(tail: str) -> Callable[[Resource], list[Action]]:
-    def play(one: Resource) -> list[Action]:
-        url = f"/Patient/{one['id']}{tail}"
-        return [Put(url, {**one, "name": NAMES[:1]}), Put(url, one)]
+    def play(resource: Resource) -> list[Action]:
+        url = f"/Patient/{resource['id']}{tail}"
+        return [Put(url, {**resource, "name": NAMES[:1]}), Put(url, resource)]
 
     return play
 
 
 def by_entry(tail: str) -> Callable[[Resource], list[Action]]:
-    def play(one: Resource) -> list[Action]:
-        url = f"Patient/{one['id']}{tail}"
-        return [batch("PUT", url, {**one, "name": NAMES[:1]}), batch("PUT", url, one)]
+    def play(resource: Resource) -> list[Action]:
+        url = f"Patient/{resource['id']}{tail}"
+        return [batch("PUT", url, {**resource, "name": NAMES[:1]}), batch("PUT", url, resource)]
 
     return play
 
 
 def by_post(url: str) -> Callable[[Resource], list[Action]]:
-    return lambda one: [batch("POST", url, EXTRA)]
+    return lambda resource: [batch("POST", url, EXTRA)]
 
 
 HOLES: dict[str, Callable[[Resource], list[Action]]] = {
     **{f"PUT {tail}": by_url(tail) for tail in ("", "/", "/foo", "//foo")},
     **{f"entry PUT {tail}": by_entry(tail) for tail in ("", "/_history", "/_history/1")},
     **{f"entry POST {url}": by_post(url) for url in ("Patient/_search", "Basic/_history", "Basic/$x")},
-    "both in one bundle": lambda one: [batch("PUT", f"Patient/{one['id']}", {**one, "name": NAMES[:1]}, one)],
-    "patch and back": lambda one: [
-        Patch(f"/Patient/{one['id']}/foo", OTHER),
-        Patch(f"/Patient/{one['id']}", [{"op": "remove", "path": "/gender"}]),
+    "both in one bundle": lambda resource: [
+        batch("PUT", f"Patient/{resource['id']}", {**resource, "name": NAMES[:1]}, resource)
     ],
-    "delete and put back": lambda one: [Delete(f"/Patient/{one['id']}/foo"), Put(f"/Patient/{one['id']}", one)],
-    "delete and put back by entries": lambda one: [
-        batch("DELETE", f"Patient/{one['id']}/_history/1"),
-        batch("PUT", f"Patient/{one['id']}", one),
+    "patch and back": lambda resource: [
+        Patch(f"/Patient/{resource['id']}/foo", OTHER),
+        Patch(f"/Patient/{resource['id']}", [{"op": "remove", "path": "/gender"}]),
     ],
-    "conditional delete": lambda one: [Delete("/Patient?identifier=urn:x|bystander")],
-    "conditional update": lambda one: [
-        Put("/Patient?identifier=urn:x|bystander", {**one, "active": True}),
-        Put("/Patient?identifier=urn:x|bystander", one),
+    "delete and put back": lambda resource: [
+        Delete(f"/Patient/{resource['id']}/foo"),
+        Put(f"/Patient/{resource['id']}", resource),
     ],
-    "labels by PUT": lambda one: [Put(f"/Patient/{one['id']}", {**one, "meta": {"tag": [LABEL]}})],
-    "security labels by PUT": lambda one: [Put(f"/Patient/{one['id']}", {**one, "meta": {"security": [LABEL]}})],
-    "profile by PUT": lambda one: [Put(f"/Patient/{one['id']}", {**one, "meta": {"profile": ["urn:y"]}})],
-    "profile dropped": lambda one: [Put(f"/Patient/{one['id']}", {k: v for k, v in one.items() if k != "meta"})],
-    "$meta-add": lambda one: [Post(f"/Patient/{one['id']}/$meta-add", labels(tag=[LABEL]))],
-    "$meta-add and -delete": lambda one: [
-        Post(f"/Patient/{one['id']}/$meta-add", labels(tag=[LABEL])),
-        Post(f"/Patient/{one['id']}/$meta-delete", labels(tag=[LABEL])),
+    "delete and put back by entries": lambda resource: [
+        batch("DELETE", f"Patient/{resource['id']}/_history/1"),
+        batch("PUT", f"Patient/{resource['id']}", resource),
     ],
-    "list reversed": lambda one: [Put(f"/Patient/{one['id']}", {**one, "name": NAMES[::-1]})],
-    "narrative": lambda one: [
-        Put(f"/Patient/{one['id']}", {**one, "text": {"status": "generated", "div": "<div>x</div>"}})
+    "conditional delete": lambda resource: [Delete("/Patient?identifier=urn:x|bystander")],
+    "conditional update": lambda resource: [
+        Put("/Patient?identifier=urn:x|bystander", {**resource, "active": True}),
+        Put("/Patient?identifier=urn:x|bystander", resource),
+    ],
+    "labels by PUT": lambda resource: [Put(f"/Patient/{resource['id']}", {**resource, "meta": {"tag": [LABEL]}})],
+    "security labels by PUT": lambda resource: [
+        Put(f"/Patient/{resource['id']}", {**resource, "meta": {"security": [LABEL]}})
+    ],
+    "profile by PUT": lambda resource: [
+        Put(f"/Patient/{resource['id']}", {**resource, "meta": {"profile": ["urn:y"]}})
+    ],
+    "profile dropped": lambda resource: [
+        Put(f"/Patient/{resource['id']}", {k: v for k, v in resource.items() if k != "meta"})
+    ],
+    "$meta-add": lambda resource: [Post(f"/Patient/{resource['id']}/$meta-add", labels(tag=[LABEL]))],
+    "$meta-add and -delete": lambda resource: [
+        Post(f"/Patient/{resource['id']}/$meta-add", labels(tag=[LABEL])),
+        Post(f"/Patient/{resource['id']}/$meta-delete", labels(tag=[LABEL])),
+    ],
+    "list reversed": lambda resource: [Put(f"/Patient/{resource['id']}", {**resource, "name": NAMES[::-1]})],
+    "narrative": lambda resource: [
+        Put(f"/Patient/{resource['id']}", {**resource, "text": {"status": "generated", "div": "<div>x</div>"}})
     ],
 }
 
@@ -113,7 +124,7 @@ NO_WRITES: dict[str, Callable[[Resource], list[Action]]] = {
 
 def furnish(episode: Episode) -> Resource:
     """Load and return an unrelated patient that has lists and labels."""
-    one = {
+    patient = {
         "resourceType": "Patient",
         "id": "bystander",
         "meta": {"profile": ["urn:p"], "tag": [{"system": "urn:x", "code": "old"}]},
@@ -121,9 +132,9 @@ def furnish(episode: Episode) -> Resource:
         "name": NAMES,
     }
     episode.start()
-    episode._session.load([one])
+    episode._session.load([patient])
     episode._origin = episode._session.checkpoint()
-    return one
+    return patient
 
 
 def play(episode: Episode, *more: Action, first: bool = False) -> Verdict:
@@ -132,25 +143,25 @@ def play(episode: Episode, *more: Action, first: bool = False) -> Verdict:
     fhir = LatestResponse()
     steps = episode.task.gold(episode.variation.params, fhir)
     action = next(steps)
-    for one in more if first else ():
-        episode.step(one)
+    for extra_action in more if first else ():
+        episode.step(extra_action)
     while action.kind != "FINISH":
         episode.step(action)
         fhir.last = episode._log[-1].response
         action = steps.send(fhir.json())
-    for one in () if first else more:
-        episode.step(one)
+    for extra_action in () if first else more:
+        episode.step(extra_action)
     episode.step(action)
     return episode.verdict()
 
 
 def require_no_win(episode: Episode, holes: Iterable[str] = HOLES) -> None:
-    one = furnish(episode)
+    resource = furnish(episode)
     assert play(episode).success
     for name in holes:
-        verdict = play(episode, *HOLES[name](one))
+        verdict = play(episode, *HOLES[name](resource))
         assert {check.name for check in verdict.failed} & {NOTHING_ELSE, PROHIBITED}, name
-        sent = episode._log[-len(HOLES[name](one)) :]
+        sent = episode._log[-len(HOLES[name](resource)) :]
         assert all(any(done.effect for done in logged.response.done) for logged in sent), name
 
 
@@ -162,10 +173,10 @@ def test_no_hidden_write_wins(own_world: Callable[[str], World], env_id: str, ke
 
 def test_refused_writes_are_no_writes(hospital: World) -> None:
     with Episode(APPOINTMENT, task="07", world=hospital, max_steps=100) as episode:
-        one = furnish(episode)
+        resource = furnish(episode)
         for name, actions in NO_WRITES.items():
-            assert play(episode, *actions(one)).success, name
-            sent = episode._log[-len(actions(one)) :]
+            assert play(episode, *actions(resource)).success, name
+            sent = episode._log[-len(actions(resource)) :]
             assert not any(done.effect for logged in sent for done in logged.response.done), name
 
 
@@ -187,8 +198,11 @@ def failed(verdict: Verdict) -> set[str]:
 
 def test_an_update_without_changes_is_no_change(hospital: World) -> None:
     with Episode(APPOINTMENT, task="15a", world=hospital, max_steps=100) as episode:
-        one = furnish(episode)
-        same = [Put("/Patient/bystander", one), Put("/Patient/bystander", one | {"meta": {"profile": ["urn:p"]}})]
+        resource = furnish(episode)
+        same = [
+            Put("/Patient/bystander", resource),
+            Put("/Patient/bystander", resource | {"meta": {"profile": ["urn:p"]}}),
+        ]
         assert play(episode, *same).success
         assert not any(done.effect for logged in episode._log[-2:] for done in logged.response.done)
 
@@ -203,8 +217,8 @@ def test_a_mistaken_create_may_be_deleted(hospital: World) -> None:
             assert play(episode, *actions, first=True).success
         assert failed(play(episode, mistake[0])) == {NOTHING_ELSE}
         assert failed(play(episode, Delete("/Basic/nobody"))) == {PROHIBITED}
-        one = furnish(episode)
-        others = [Delete("/Patient/bystander"), Put("/Patient/bystander", one), Delete("/Patient/bystander")]
+        resource = furnish(episode)
+        others = [Delete("/Patient/bystander"), Put("/Patient/bystander", resource), Delete("/Patient/bystander")]
         assert failed(play(episode, *others)) == {NOTHING_ELSE, PROHIBITED}
     with Episode(APPOINTMENT, task="11a", world=hospital, max_steps=100) as episode:
         assert failed(play(episode, *mistake)) == {PROHIBITED}, "a query creates nothing, by whatever verb"

@@ -37,7 +37,7 @@ def accepted(world: World, env_id: str, key: str, variation: int) -> dict[tuple[
         run = runner.gold()
         recording = GoldRecording.of(run, drawn.setup, {"Patient": world.ids("Patient")[0]})
         policies: list[Policy] = list(live_policies(task, drawn.params, run, recording))
-        return {(one.group, one.name): runner.run(one)[0].verdict.success for one in policies}
+        return {(policy.group, policy.name): runner.run(policy)[0].verdict.success for policy in policies}
 
 
 def test_careless_policies_fail_in_a_short_shift(hospital: World) -> None:

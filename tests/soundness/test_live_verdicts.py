@@ -29,13 +29,13 @@ def test_an_extra_write_that_the_server_refuses_may_pass_and_one_that_it_accepts
         gold = runner.gold()
         checker.gold(NUMBER, gold)
         recording = GoldRecording.of(gold, variation.setup)
-        step = next(one for one in recording.steps if one.writes and one.action.url.startswith("/Task/"))
+        step = next(step for step in recording.steps if step.writes and step.action.url.startswith("/Task/"))
         stale = replace(step.action, url=f"{step.action.url}/_history/1")
         refused = Policy(
             "odd url", "a stale version", script([*recording.actions, stale, Finish(gold.end.answer or [])])
         )
         policies = hidden_writes(TASK, recording, False)
-        accepted = next(one for one in policies if one.group == "changed and changed back")
+        accepted = next(policy for policy in policies if policy.group == "changed and changed back")
         (without_effect,), (with_effect,) = runner.run(refused), runner.run(accepted)
     assert without_effect.end.requests[-1].response.status == 409
     assert without_effect.verdict.success
@@ -57,7 +57,7 @@ def test_a_wrong_write_may_pass_if_another_one_replaces_it(hospital: World, name
         gold = runner.gold()
         checker.gold(NUMBER, gold)
         policies = near_misses(TASK, GoldRecording.of(gold, variation.setup), False)
-        runs = ((one, runner.run(one)[0]) for one in policies if one.name == name)
-        policy, run = next((one, run) for one, run in runs if run.verdict.success)
+        runs = ((policy, runner.run(policy)[0]) for policy in policies if policy.name == name)
+        policy, run = next((policy, run) for policy, run in runs if run.verdict.success)
     checker.policy(NUMBER, policy, run)
     assert checker.report.failures == []

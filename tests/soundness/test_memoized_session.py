@@ -66,18 +66,18 @@ def without_times(response: Response) -> Any:
 
     def cut(value: Any) -> Any:
         if isinstance(value, list):
-            return [cut(one) for one in value]
+            return [cut(element) for element in value]
         if not isinstance(value, dict):
             return value
         bundle = value.get("resourceType") == "Bundle"
-        return {name: cut(one) for name, one in value.items() if not (bundle and name in ("id", "meta"))}
+        return {name: cut(element) for name, element in value.items() if not (bundle and name in ("id", "meta"))}
 
     return response.status, cut(json.loads(response.body)) if response.body else None, response.done
 
 
 def next_page(response: Response) -> Request | None:
     links = json.loads(response.body).get("link", []) if response.body else []
-    urls = [one["url"] for one in links if one["relation"] == "next"]
+    urls = [link["url"] for link in links if link["relation"] == "next"]
     return Request("GET", "/", urls[0].partition("?")[2]) if urls else None
 
 
@@ -87,15 +87,15 @@ def test_policies_get_the_responses_of_the_server(seed: int, tiny_world: World) 
     rng = random.Random(seed)
     with MemoizedSession(tiny_world) as memoized, tiny_world.session() as plain:
         sessions: list[Session] = [memoized, plain]
-        starts = [one.checkpoint() for one in sessions]
+        starts = [session.checkpoint() for session in sessions]
         for _ in range(40):
             for session, start in zip(sessions, starts, strict=True):
                 session.rollback(start)
             for _ in range(rng.randrange(8)):
                 request: Request | None = write(rng) if rng.random() < 0.4 else read(rng)
                 while request is not None:
-                    found, expected = (one.handle(request) for one in sessions)
-                    assert without_times(found) == without_times(expected), request
+                    response, expected = (session.handle(request) for session in sessions)
+                    assert without_times(response) == without_times(expected), request
                     request = next_page(expected)
             assert memoized.changes(starts[0]) == plain.changes(starts[1])
 

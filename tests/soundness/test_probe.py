@@ -74,7 +74,7 @@ def scene(number: int) -> Scene:
     """A scene with six people. Five of them qualify, and one of these is the random target."""
     rng = random.Random(number)
     records = people(rng)
-    qualifying = rng.sample([one for one in records if one["resourceType"] == "Patient"], 5)
+    qualifying = rng.sample([record for record in records if record["resourceType"] == "Patient"], 5)
     names = tuple(map(reference_of, qualifying))
     return Scene(number, tuple(records), rng.choice(names), names, "some", "some", declared=True)
 
@@ -94,12 +94,12 @@ def halves(choose: Choose | None = None) -> tuple[Table, Table]:
     """Training and test scenes. The targets are random, or chosen by `choose`; no feature depends on the target."""
     groups = list(table().groups)
     if choose is not None:
-        groups = [replace(one, target=planted(choose, lots()[at], one)) for at, one in enumerate(groups)]
+        groups = [replace(group, target=planted(choose, lots()[at], group)) for at, group in enumerate(groups)]
     return table().part(groups[:TRAIN]), table().part(groups[TRAIN:])
 
 
 def planted(choose: Choose, drawn: Scene, group: Group) -> int:
-    patients = [one for one in drawn.records if one["resourceType"] == "Patient"]
+    patients = [record for record in drawn.records if record["resourceType"] == "Patient"]
     qualifying = [patients[at] for at in group.qualifying]
     return patients.index(choose(qualifying, list(drawn.records)))
 
@@ -108,21 +108,21 @@ def bound(test: Table) -> int:
     return max_lucky_hits(group.fair for group in test.groups)
 
 
-def likeness(one: Resource, others: list[Resource]) -> int:
-    values = {str(value) for value in flatten(one).items()}
+def likeness(resource: Resource, others: list[Resource]) -> int:
+    values = {str(value) for value in flatten(resource).items()}
     return sum(len(values & {str(value) for value in flatten(other).items()}) for other in others)
 
 
-def visits(one: Resource, records: list[Resource]) -> int:
-    return sum(other.get("subject", {}).get("reference") == reference_of(one) for other in records)
+def visits(resource: Resource, records: list[Resource]) -> int:
+    return sum(other.get("subject", {}).get("reference") == reference_of(resource) for other in records)
 
 
 LEAKS: dict[str, Choose] = {
-    "lowest id": lambda people, records: min(people, key=lambda one: id_number(one["id"]) or 0),
+    "lowest id": lambda people, records: min(people, key=lambda person: id_number(person["id"]) or 0),
     "third in order": lambda people, records: sorted(people, key=records.index)[2],
-    "second oldest": lambda people, records: sorted(people, key=lambda one: (one["birthDate"], one["id"]))[1],
-    "medoid": lambda people, records: max(people, key=lambda one: (likeness(one, people), one["id"])),
-    "most visits": lambda people, records: max(people, key=lambda one: (visits(one, records), one["id"])),
+    "second oldest": lambda people, records: sorted(people, key=lambda person: (person["birthDate"], person["id"]))[1],
+    "medoid": lambda people, records: max(people, key=lambda person: (likeness(person, people), person["id"])),
+    "most visits": lambda people, records: max(people, key=lambda person: (visits(person, records), person["id"])),
 }
 
 
@@ -160,9 +160,9 @@ def test_ties_do_not_favour_the_first_record() -> None:
 
 def test_ids_names_and_prompt_text_are_not_features() -> None:
     """Scenes that differ only in their targets have equal features."""
-    one = scene(1)
-    other = replace(one, target=next(name for name in one.qualifying if name != one.target))
-    tables = [build_table([some], "Patient", Background(fake_world())) for some in (one, other)]
+    original = scene(1)
+    other = replace(original, target=next(name for name in original.qualifying if name != original.target))
+    tables = [build_table([some], "Patient", Background(fake_world())) for some in (original, other)]
     assert tables[0].names == tables[1].names
     assert np.array_equal(tables[0].values, tables[1].values, equal_nan=True)
     assert tables[0].groups[0].target != tables[1].groups[0].target
@@ -170,23 +170,23 @@ def test_ids_names_and_prompt_text_are_not_features() -> None:
 
 def blindly(scenes: list[Scene], learnt: int) -> list[str]:
     rows = count_records(scenes)
-    return predict_answers(rows[:learnt], [one.answer for one in scenes[:learnt]], rows[learnt:])
+    return predict_answers(rows[:learnt], [scene.answer for scene in scenes[:learnt]], rows[learnt:])
 
 
 def test_answers_that_depend_on_counts_are_guessed() -> None:
     scenes = lots()
-    telling = [replace(one, answer=str(len(one.records) // 3)) for one in scenes]
-    tossed = [replace(one, answer=random.Random(-one.number).choice("ab")) for one in scenes]
+    telling = [replace(lot, answer=str(len(lot.records) // 3)) for lot in scenes]
+    tossed = [replace(lot, answer=random.Random(-lot.number).choice("ab")) for lot in scenes]
     for drawn, low, high in ((telling, 0.8, 1.0), (tossed, 0.35, 0.65)):
         guessed = blindly(drawn, TRAIN)
-        right = sum(one.answer == guess for one, guess in zip(drawn[TRAIN:], guessed, strict=True)) / TEST
+        right = sum(scene.answer == guess for scene, guess in zip(drawn[TRAIN:], guessed, strict=True)) / TEST
         assert low <= right <= high
 
 
 def test_rare_answers_are_never_guessed() -> None:
     scenes = [replace(lots()[number], answer=f"{number % 20 if number % 3 else 'usual'}") for number in range(80)]
     guessed = blindly(scenes, 60)
-    assert set(guessed) <= {one.answer for one in scenes}
+    assert set(guessed) <= {scene.answer for scene in scenes}
 
 
 @pytest.mark.parametrize(
@@ -207,16 +207,16 @@ def test_values_as_numbers() -> None:
 @pytest.mark.slow
 def test_tasks_with_shared_prompts_are_probed_together(hospital: World) -> None:
     """Tasks 02a and 02b share their prompts, so their answers are probed together."""
-    (found,) = probe(hospital, [get_task(PACK, "02a")], Effort(train=40, test=40)).tasks
-    assert found.declared
-    assert found.blind.tasks == ("02a", "02b")
-    assert found.blind.tried == 80
-    assert found.blind.share == pytest.approx(0.5)
-    assert found.ranker is not None
-    assert found.ranker.kind == "Patient"
-    assert found.ranker.tried == 40
-    assert found.ranker.fair < 0.25
-    assert found.mismatches == ()
+    (task,) = probe(hospital, [get_task(PACK, "02a")], Effort(train=40, test=40)).tasks
+    assert task.declared
+    assert task.blind.tasks == ("02a", "02b")
+    assert task.blind.tried == 80
+    assert task.blind.share == pytest.approx(0.5)
+    assert task.ranker is not None
+    assert task.ranker.kind == "Patient"
+    assert task.ranker.tried == 40
+    assert task.ranker.fair < 0.25
+    assert task.mismatches == ()
     _, without = probe_pool(hospital, [get_task(PACK, "02a"), get_task(PACK, "02b")], Effort(train=20, test=20))
     assert without.ranker is None
 
@@ -229,10 +229,10 @@ def test_workers_find_the_same(hospital: World) -> None:
 
 def test_the_answer_classes_hold_no_ids(hospital: World) -> None:
     answers = {
-        key: {one.answer for one in scenes_of(get_task(PACK, key), hospital, range(6))} for key in ("02a", "02b")
+        key: {scene.answer for scene in scenes_of(get_task(PACK, key), hospital, range(6))} for key in ("02a", "02b")
     }
     assert answers == {"02a": {"some"}, "02b": {"none"}}
-    (made,) = {one.answer for one in scenes_of(get_task(PACK, "01"), hospital, range(3))}
+    (made,) = {scene.answer for scene in scenes_of(get_task(PACK, "01"), hospital, range(3))}
     assert made == "created Patient"
 
 
@@ -240,16 +240,16 @@ def test_each_request_of_a_prompt_has_a_scene(hospital: World) -> None:
     task = get_task("FHIRAgent/Shift-v0", "Q1-1")
     params = task.variation(0, hospital).params
     assert isinstance(params, SceneParams)
-    found = list(scenes_of(task, hospital, [0]))
-    assert [(one.target, one.qualifying, one.answer) for one in found] == [*params.labelled_requests]
-    assert all(one.is_part and not one.mismatch and one.records is found[0].records for one in found)
-    assert all(one.target in one.qualifying for one in found if one.target)
+    scenes = list(scenes_of(task, hospital, [0]))
+    assert [(scene.target, scene.qualifying, scene.answer) for scene in scenes] == [*params.labelled_requests]
+    assert all(scene.is_part and not scene.mismatch and scene.records is scenes[0].records for scene in scenes)
+    assert all(scene.target in scene.qualifying for scene in scenes if scene.target)
 
 
 def test_requests_of_a_prompt_share_their_candidates() -> None:
-    one = scene(0)
-    other = replace(one, target=next(name for name in one.qualifying if name != one.target))
-    both = build_table([one, other, scene(1)], "Patient", Background(fake_world()))
+    original = scene(0)
+    other = replace(original, target=next(name for name in original.qualifying if name != original.target))
+    both = build_table([original, other, scene(1)], "Patient", Background(fake_world()))
     assert len(both.values) == 12
     assert list(both.rows()) == list(range(12))
     assert [group.rows for group in both.groups] == [slice(0, 6), slice(0, 6), slice(6, 12)]
@@ -272,7 +272,7 @@ def test_problems_of_a_report() -> None:
         "mismatch": replace(sound, mismatches=("variation 0: another",)),
     }
     assert sound.sound
-    assert not any(one.sound for one in wrong.values())
+    assert not any(task.sound for task in wrong.values())
     assert replace(sound, blind=replace(blind, classes=1, share_of_all=1.0)).sound
     report = ProbeReport((sound, *wrong.values()))
     assert not report.sound
@@ -293,8 +293,8 @@ def test_slow_effort_is_strict() -> None:
 
 
 def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
-    (found,) = probe(world, [get_task(env_id, key)], effort).tasks
-    assert found.sound, f"{found.problems}: {found.ranker}, {found.blind}"
+    (task,) = probe(world, [get_task(env_id, key)], effort).tasks
+    assert task.sound, f"{task.problems}: {task.ranker}, {task.blind}"
 
 
 @pytest.mark.slow

@@ -14,23 +14,23 @@ POLICIES = [
 
 
 def names(seed: str, steps: int = STEPS) -> list[str]:
-    return [one.name for one in sampled(POLICIES, steps, seed)]
+    return [policy.name for policy in sampled(POLICIES, steps, seed)]
 
 
 def test_short_tasks_try_everything() -> None:
-    assert names("a", steps=1) == [one.name for one in POLICIES]
+    assert names("a", steps=1) == [policy.name for policy in POLICIES]
 
 
 def test_a_sample_of_a_group_has_all_kinds() -> None:
     chosen = names("a")
     assert len(chosen) == 20 + 3
     assert {"PUT Slot: a = 1", "PUT Slot: b = 1", "PUT Slot: c = 1"} <= set(chosen)
-    assert chosen == sorted(chosen, key=[one.name for one in POLICIES].index)
+    assert chosen == sorted(chosen, key=[policy.name for policy in POLICIES].index)
 
 
 def test_samples_depend_on_the_seed_alone() -> None:
     assert names("a") == names("a")
-    assert len({one for seed in range(100) for one in names(str(seed))}) > len(names("a")) * 10
+    assert len({name for seed in range(100) for name in names(str(seed))}) > len(names("a")) * 10
 
 
 def test_very_long_tasks_try_some() -> None:

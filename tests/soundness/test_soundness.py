@@ -61,14 +61,14 @@ def test_tasks_are_sound_in_a_small_world(env: str, key: str, tiny_world: World)
 def test_two_variations_are_sound_and_every_check_is_needed(hospital: World) -> None:
     report = check(hospital, PACKS, variations=[0, 1_001], workers=2)
     assert report.whole == PACKS
-    assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
+    assert report.sound, "\n".join([*report.problems, *(problems(task) for task in report.tasks if not task.sound)])
     assert all(report.best_constant(env)[1] <= 0.01 for env in PACKS)
 
 
 @pytest.mark.exhaustive
 def test_many_variations_are_sound(hospital: World) -> None:
     report = check(hospital, PACKS, variations=[*range(200), *range(1_000, 1_100)], workers=2)
-    assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
+    assert report.sound, "\n".join([*report.problems, *(problems(task) for task in report.tasks if not task.sound)])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_tasks_are_sound_on_real_patients(shared_dir: Any, tmp_path: Any, every:
     keys = [key for _, key in TASKS[::every]]
     with worlds.import_files(shared_dir / "medagentbench", out=tmp_path / "real.world") as world:
         report = check(world, PACKS, tasks=keys, variations=[1_000], workers=2)
-    failed = [problems(one) for one in report.tasks if one.failures]
+    failed = [problems(task) for task in report.tasks if task.failures]
     assert not failed, "\n".join(failed)
 
 
@@ -122,8 +122,8 @@ class ManyIds(SearchExistingPatient):
 
     def gold(self, p: Any, fhir: LatestResponse) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
-        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
-        ids = [str(one["id"]) for one in entries(found)]
+        bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
+        ids = [str(entry["id"]) for entry in entries(bundle)]
         yield Get(f"/Patient?_id={','.join(ids if len(ids) == 1 else ids * 1_000)}")
         yield Finish([*ids[:1]])
 
@@ -143,7 +143,7 @@ def test_a_wrong_write_may_pass_only_if_a_later_write_replaces_it(tiny_world: Wo
         gold = runner.gold()
         checker.gold(0, gold)
         *actions, finish = gold.actions
-        place = next(number for number, one in enumerate(actions) if one.kind == "PUT")
+        place = next(number for number, action in enumerate(actions) if action.kind == "PUT")
         body = json.loads(actions[place].body or "")
         wrong = replace(actions[place], body=json.dumps(body | {"comment": "Not wanted"}))
         policy = Policy("wrong value", "replaced", script([*actions[:place], wrong, *actions[place:], finish]))
@@ -152,7 +152,7 @@ def test_a_wrong_write_may_pass_only_if_a_later_write_replaces_it(tiny_world: Wo
         assert run.verdict.success and not checker.report.failures
         other = replace(run, end=replace(run.end, changes=run.end.changes[1:]))
         checker.policy(0, policy, other)
-    assert [one.problem for one in checker.report.failures] == ["accepted"]
+    assert [failure.problem for failure in checker.report.failures] == ["accepted"]
     tally = checker.report.tallies["wrong value"]
     assert (tally.runs, tally.passed, tally.rightly) == (2, 2, 1)
 
@@ -174,7 +174,7 @@ def test_wrong_behaviour_may_pass_if_other_people_react_to_it(tiny_world: World,
         checker.policy(0, policy, reacted)
         assert not checker.report.failures
         checker.policy(0, policy, answered)
-    assert [one.problem for one in checker.report.failures] == ["accepted"]
+    assert [failure.problem for failure in checker.report.failures] == ["accepted"]
 
 
 @pytest.mark.slow
@@ -182,8 +182,8 @@ def test_workers_find_the_same_as_one_process(tiny_world: World) -> None:
     keys, numbers = ["02a", "02b"], [*range(3), 1_000]
     alone, together = (check(tiny_world, [PACK], tasks=keys, variations=numbers, workers=n) for n in (0, 2))
     for report in (alone, together):
-        for one in report.tasks:
-            one.setup_ms.clear()
+        for task in report.tasks:
+            task.setup_ms.clear()
     assert alone == together
 
 

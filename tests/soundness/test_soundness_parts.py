@@ -104,9 +104,9 @@ def test_constants_come_from_the_prompt() -> None:
 
 def test_numbers_are_guessed_only_where_one_is_asked_for() -> None:
     policies = list(constant_answers("How many on day 7?", number_asked=True))
-    guesses = [answer for one in policies if one.expected == "may pass" for _, answer in one.answers]
+    guesses = [answer for policy in policies if policy.expected == "may pass" for _, answer in policy.answers]
     assert [7] in guesses
-    others = [answer for one in policies if one.expected == "fail" for _, answer in one.answers]
+    others = [answer for policy in policies if policy.expected == "fail" for _, answer in policy.answers]
     assert [7] not in others
     assert ["7"] not in others
 
@@ -126,9 +126,9 @@ class Played:
 
     def scripts(self, group: str) -> Iterable[tuple[str, tuple[Action, ...]]]:
         return [
-            (one.name, one.play.actions)
-            for one in self.policies()
-            if one.group == group and isinstance(one.play, Script)
+            (policy.name, policy.play.actions)
+            for policy in self.policies()
+            if policy.group == group and isinstance(policy.play, Script)
         ]
 
 
@@ -160,23 +160,27 @@ def test_wrong_writes(tiny_world: World) -> None:
 
 def test_each_decoy_is_mistaken_for_the_target(tiny_world: World) -> None:
     played = Played("15a", tiny_world)
-    names = [one.name for one in played.policies() if one.group == "ignores decoys"]
+    names = [policy.name for policy in played.policies() if policy.group == "ignores decoys"]
     p = played.params
-    others = [one["id"] for one in played.variation.setup if one["resourceType"] == "Appointment"]
+    others = [resource["id"] for resource in played.variation.setup if resource["resourceType"] == "Appointment"]
     others.remove(p.booking.id)
     for id in others[:12]:
         assert f"Appointment/{id} taken for {p.booking.id}" in names
         assert f"PUT Appointment/{id} instead" in names
-    for one in p.scene.people:
-        assert (f"Patient/{one.id} taken for {p.patient.id}" in names) == (one != p.patient)
+    for person in p.scene.people:
+        assert (f"Patient/{person.id} taken for {p.patient.id}" in names) == (person != p.patient)
 
 
 def test_a_decoy_replaces_the_target_consistently(tiny_world: World) -> None:
     played = Played("15a", tiny_world)
     p = played.params
-    decoys = [one.id for one in p.scene.bookings if one.status == "booked" and one.slot.id and one != p.booking]
+    decoys = [
+        booking.id
+        for booking in p.scene.bookings
+        if booking.status == "booked" and booking.slot.id and booking != p.booking
+    ]
     names = {f"Appointment/{id} taken for {p.booking.id}": id for id in decoys}
-    policy = next(one for one in played.policies() if one.name in names)
+    policy = next(policy for policy in played.policies() if policy.name in names)
     decoy = names[policy.name]
     with PolicyRunner(played.task, played.variation, tiny_world) as runner:
         (run,) = runner.run(policy)
@@ -192,7 +196,11 @@ def test_a_decoy_replaces_the_target_consistently(tiny_world: World) -> None:
 def test_an_agent_without_matches_says_none(tiny_world: World) -> None:
     """If the reference solution raises an exception, a flawed policy answers that there is no record."""
     played = Played("14a", tiny_world)
-    policies = [one for one in flawed_policies(played.task, played.params, played.gold) if one.group == "first hit"]
+    policies = [
+        flawed_policy
+        for flawed_policy in flawed_policies(played.task, played.params, played.gold)
+        if flawed_policy.group == "first hit"
+    ]
     assert policies
     with PolicyRunner(played.task, played.variation, tiny_world) as runner:
         for policy in policies:
@@ -201,7 +209,9 @@ def test_an_agent_without_matches_says_none(tiny_world: World) -> None:
 
 
 def test_equivalent_routes(tiny_world: World) -> None:
-    names = {one.name for one in equivalents(get_task(PACK, "15a"), Played("15a", tiny_world).gold, BASE, NOW)}
+    names = {
+        equivalent.name for equivalent in equivalents(get_task(PACK, "15a"), Played("15a", tiny_world).gold, BASE, NOW)
+    }
     assert {
         "PATCH instead of PUT",
         "FHIRPath Patch instead of PUT",
@@ -217,7 +227,7 @@ def test_equivalent_routes(tiny_world: World) -> None:
 def test_links_to_further_pages_stay_as_they_are() -> None:
     urls = ["/Slot?_count=1", f"{BASE}?_getpages=a&_getpagesoffset=1"]
     policies = equivalents(get_task(PACK, "01"), recorded(*map(Get, urls)), BASE, NOW)
-    (absolute,) = (one for one in policies if one.name == "absolute urls")
+    (absolute,) = (policy for policy in policies if policy.name == "absolute urls")
     sent = [action.url for action in absolute.play(LatestResponse())]
     assert sent[:2] == [f"{BASE}/Slot?_count=1", urls[1]]
 
@@ -226,24 +236,28 @@ def test_updates_of_the_same_record_keep_their_order() -> None:
     free, busy = ({"resourceType": "Slot", "id": "e1", "status": status} for status in ("free", "busy"))
     gold = recorded(Put("/Slot/e1", free), Put("/Slot/e1", busy), before=(busy,))
     assert [step.before for step in gold.steps] == [busy, free]
-    policies = {one.name: one for one in equivalents(get_task(PACK, "01"), gold, BASE, NOW)}
+    policies = {equivalent.name: equivalent for equivalent in equivalents(get_task(PACK, "01"), gold, BASE, NOW)}
     assert not {"writes in another order", "all writes in one transaction"} & policies.keys()
     patches = [action.body for action in policies["PATCH instead of PUT"].play(LatestResponse())][:2]
-    assert [json.loads(one or "")[0]["value"] for one in patches] == ["free", "busy"]
+    assert [json.loads(patch or "")[0]["value"] for patch in patches] == ["free", "busy"]
 
 
 @pytest.mark.parametrize(("env", "key", "first"), [(PACK, "01", "/metadata"), ("FHIRAgent/Shift-v0", "day-3", "/Task")])
 def test_further_reads_come_first_unless_they_take_time(env: str, key: str, first: str) -> None:
     policies = equivalents(get_task(env, key), recorded(Get("/Task"), Finish([])), BASE, NOW)
-    sent = [*next(one for one in policies if one.name.startswith("further reads")).play(LatestResponse())]
-    assert sent[0].url == first and [one.url for one in sent[-3:-1]] == ["/metadata", "/Patient/nobody-0"]
+    sent = [*next(policy for policy in policies if policy.name.startswith("further reads")).play(LatestResponse())]
+    assert sent[0].url == first and [action.url for action in sent[-3:-1]] == ["/metadata", "/Patient/nobody-0"]
 
 
 def test_a_refused_write_may_be_left_out() -> None:
     slot = {"resourceType": "Slot", "id": "e1", "status": "busy"}
     for status, names in ((200, {"without PUT /Slot/e1"}), (412, set[str]())):
         gold = recorded(Put("/Slot/e1", slot), Post("/Slot", slot), before=(slot,), statuses=(status, 201))
-        left_out = {one.name for one in near_misses(get_task(PACK, "01"), gold, False) if one.group == "write left out"}
+        left_out = {
+            near_miss.name
+            for near_miss in near_misses(get_task(PACK, "01"), gold, False)
+            if near_miss.group == "write left out"
+        }
         assert left_out - {"without POST /Slot"} == names
 
 
@@ -252,8 +266,8 @@ def recorded(
 ) -> GoldRecording:
     """Record an episode that sent these actions."""
     requests = tuple(
-        LoggedRequest(one, Request(one.kind, one.url), Response(status))
-        for one, status in zip(actions, statuses, strict=False)
+        LoggedRequest(action, Request(action.kind, action.url), Response(status))
+        for action, status in zip(actions, statuses, strict=False)
     )
     end = replace(end_state([]), requests=requests, before=FakeView(*before))
     return GoldRecording.of(PolicyRun("gold", actions, end, cast(Any, None)), ())
@@ -295,7 +309,9 @@ def test_the_runner_starts_each_policy_afresh(tiny_world: World) -> None:
         assert b'"birthDate"' not in changed.end.requests[3].response.body
         again = runner.gold()
     assert again.end.changes == ()
-    assert [one.response.body for one in again.end.requests] == [one.response.body for one in first.end.requests]
+    assert [request.response.body for request in again.end.requests] == [
+        request.response.body for request in first.end.requests
+    ]
     assert again.verdict == first.verdict
 
 

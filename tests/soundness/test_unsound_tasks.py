@@ -47,7 +47,7 @@ class FirstNameOnly(NewPatient):
 
     def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield from super().checks(p, end)
-        bodies = [one.action.body or "" for one in end.requests]
+        bodies = [request.action.body or "" for request in end.requests]
         yield Check(name="key order", passed=all(b.find("name") < b.find("birthDate") for b in bodies if b))
 
 
@@ -119,7 +119,7 @@ class Tangled(NewPatient):
 
 class WrongGold(SearchExistingPatient):
     def gold(self, p: Any, fhir: LatestResponse) -> Gold:
-        yield Finish([next(one.id for one in p.scene.patients if one.id != p.patient.id)])
+        yield Finish([next(patient.id for patient in p.scene.patients if patient.id != p.patient.id)])
 
 
 class SlowGold(SearchExistingPatient):
@@ -195,8 +195,8 @@ class HowMany(SearchExistingPatient):
 
     def gold(self, p: Any, fhir: LatestResponse) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
-        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
-        yield Finish([2 + len(list(entries(found)))])
+        bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
+        yield Finish([2 + len(list(entries(bundle)))])
 
     def checks(self, p: Any, end: FinishedEpisode) -> Iterator[Check]:
         yield equal("count", end.answer_count(), 3)
@@ -242,7 +242,7 @@ class AsGood(SearchExistingPatient):
     """A task that declares every decoy as an equally right alternative."""
 
     def alternatives(self, p: Any) -> frozenset[str]:
-        return frozenset(f"Patient/{one.id}" for one in p.scene.patients)
+        return frozenset(f"Patient/{patient.id}" for patient in p.scene.patients)
 
 
 def test_alternatives_are_not_decoys(tiny_world: World) -> None:

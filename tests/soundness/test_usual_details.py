@@ -31,7 +31,7 @@ def test_what_the_prompt_allows_may_be_added(env: str, key: str) -> None:
                 gold = GoldRecording.of(runner.gold(), runner.variation.setup)
                 created += sum(step.created is not None for step in gold.steps)
                 policies = equivalents(task, gold, runner.gold().end.base_url, instant(world.now))
-                allowed = (one for one in policies if one.name == "with the details that prompts allow")
+                allowed = (policy for policy in policies if policy.name == "with the details that prompts allow")
                 for policy in allowed:
                     assert [run.verdict.explanation for run in runner.run(policy) if not run.verdict.success] == []
             if created:

@@ -47,32 +47,32 @@ def _parsed(text: str, prefix: str) -> Iterator[tuple[str, re.Match[str]]]:
             return
         if not re.match(r" *\w+(\[x\])?!? [01]\.\.", row):
             continue
-        found = _match(row)
-        depth = len(found["indent"]) // 2
-        open_names = [*open_names[:depth], found["name"]]
-        yield ".".join([prefix, *open_names]), found
+        match = _match(row)
+        depth = len(match["indent"]) // 2
+        open_names = [*open_names[:depth], match["name"]]
+        yield ".".join([prefix, *open_names]), match
 
 
 def _match(text: str) -> re.Match[str]:
-    found = LINE.fullmatch(text)
-    assert found is not None, text
-    return found
+    match = LINE.fullmatch(text)
+    assert match is not None, text
+    return match
 
 
 def _told(name: str) -> dict[str, Line]:
     """Return the elements that the texts about a type tell, by path with JSON names."""
     text = SPEC.structure_definition(name) if name in d.RESOURCE_TYPE_SET else SPEC.data_type_definition(name)
     rows = list(_parsed(text, name))
-    for path, found in rows:
-        if found["path"]:
-            rows += _parsed(SPEC.structure_definition(name, found["path"]).partition("\n")[2], path)
-    return {f"{path.rpartition('.')[0]}.{one}": line for path, found in rows for one, line in _lines(found)}
+    for path, match in rows:
+        if match["path"]:
+            rows += _parsed(SPEC.structure_definition(name, match["path"]).partition("\n")[2], path)
+    return {f"{path.rpartition('.')[0]}.{child}": line for path, match in rows for child, line in _lines(match)}
 
 
-def _lines(found: re.Match[str]) -> Iterator[tuple[str, Line]]:
-    types, stem = found["types"], found["name"].removesuffix("[x]")
-    shared = (found["min"] == "1", found["max"] == "*", bool(found["modifier"]))
-    if not found["name"].endswith("[x]"):
+def _lines(match: re.Match[str]) -> Iterator[tuple[str, Line]]:
+    types, stem = match["types"], match["name"].removesuffix("[x]")
+    shared = (match["min"] == "1", match["max"] == "*", bool(match["modifier"]))
+    if not match["name"].endswith("[x]"):
         kind, targets = _with_targets(types)
         yield stem, Line(kind, *shared, targets)
         return
@@ -119,13 +119,13 @@ def test_codes_on_lines_are_those_of_the_terminology() -> None:
     listed = 0
     for name in d.RESOURCE_TYPES + d.DATA_TYPES:
         text = SPEC.structure_definition(name) if name in d.RESOURCE_TYPE_SET else SPEC.data_type_definition(name)
-        for path, found in _parsed(text, name):
-            if found["types"] != "code" or not found["codes"] or "codes of" in found["codes"]:
+        for path, match in _parsed(text, name):
+            if match["types"] != "code" or not match["codes"] or "codes of" in match["codes"]:
                 continue
             parent, _, last = path.rpartition(".")
             element = d.children(parent)[last]
             if element.binding:
-                assert set(found["codes"].split(" | ")) == d.codes(element.binding), path
+                assert set(match["codes"].split(" | ")) == d.codes(element.binding), path
                 listed += 1
     assert listed > 200
 
@@ -156,10 +156,10 @@ def test_search_parameters_are_those_of_the_server() -> None:
         body, _, rest = text.partition("\nCommon: ")
         rows = [row.split(" ")[:2] for row in body.splitlines()[1:]]
         known = d.search_parameters(name)
-        assert [row[0] for row in rows] == [one for one in known if not one.startswith("_")]
+        assert [row[0] for row in rows] == [parameter for parameter in known if not parameter.startswith("_")]
         assert [row[1].partition("(")[0] for row in rows] == [known[row[0]].type for row in rows]
         common = re.findall(r"(?:^| \| )(_\w+) \(", rest.partition("\n")[0])
-        assert common == [one for one in known if one.startswith("_") and one != "_source"]
+        assert common == [parameter for parameter in known if parameter.startswith("_") and parameter != "_source"]
 
 
 def test_the_server_accepts_the_values_that_the_text_describes() -> None:

@@ -23,16 +23,16 @@ OWN = [name for name in suite_names() if name != OFFICIAL]
 @pytest.mark.parametrize("name", OWN)
 def test_a_suite_has_test_variations_only_and_treats_tasks_alike(name: str) -> None:
     suite = get_suite(name)
-    assert {split_of(one.variation) for one in suite.episodes} == {"test"}
-    assert len({one[:3] for one in suite.episodes}) == len(suite.episodes)
+    assert {split_of(episode.variation) for episode in suite.episodes} == {"test"}
+    assert len({episode[:3] for episode in suite.episodes}) == len(suite.episodes)
     for env_id in suite.env_ids:
-        own = [one for one in suite.episodes if one.env_id == env_id]
-        counts = Counter(one.task for one in own)
+        own = [episode for episode in suite.episodes if episode.env_id == env_id]
+        counts = Counter(episode.task for episode in own)
         assert len(set(counts.values())) == 1, "each task has the same number of episodes"
         assert set(counts) <= set(task_keys(env_id))
-        phrasings = Counter(one.phrasing for one in own)
+        phrasings = Counter(episode.phrasing for episode in own)
         assert max(phrasings.values()) - min(phrasings.values()) <= len(counts)
-        assert all(one.phrasing in range(len(get_task(env_id, one.task).prompts)) for one in own)
+        assert all(episode.phrasing in range(len(get_task(env_id, episode.task).prompts)) for episode in own)
 
 
 def test_the_sizes_of_suites() -> None:
@@ -47,9 +47,9 @@ def test_the_sizes_of_suites() -> None:
     }
     covered = set(SHIPPED) - {"FHIRAgent/Shift-v0"}
     assert set(get_suite("quick-v1").env_ids) == set(get_suite("core-v1").env_ids) == covered
-    tasks = {one[:2] for one in get_suite("core-v1").episodes}
+    tasks = {episode[:2] for episode in get_suite("core-v1").episodes}
     assert tasks == {(env_id, key) for env_id in covered for key in task_keys(env_id)}
-    assert {one.env_id for suite in known_suites() for one in suite.episodes} == covered
+    assert {episode.env_id for suite in known_suites() for episode in suite.episodes} == covered
 
 
 @pytest.mark.parametrize("name", ["quick-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN[1:])])
@@ -100,7 +100,7 @@ def test_the_official_suite_needs_the_official_file(tmp_path: Path) -> None:
         get_suite(OFFICIAL, task_file=file)
     suite = get_suite(OFFICIAL, task_file=file, world="empty")
     assert (len(suite.episodes), suite.grading) == (300, "official")
-    assert {one.variation for one in suite.episodes} == {one.phrasing for one in suite.episodes} == {0}
+    assert {episode.variation for episode in suite.episodes} == {episode.phrasing for episode in suite.episodes} == {0}
 
 
 def test_the_docs_have_the_hashes() -> None:

@@ -71,9 +71,11 @@ def test_plans_have_the_suites_episodes_and_phrasings(tiny: Suite) -> None:
         plans = content.plans(repeats=2, seed=3)
         assert [len(plan.episodes) for plan in plans] == [8, 4]
         found = {
-            SuiteEpisode(plan.config.env_id, one.task, one.variation, plan.phrasings[one.task, one.variation])
+            SuiteEpisode(
+                plan.config.env_id, episode.task, episode.variation, plan.phrasings[episode.task, episode.variation]
+            )
             for plan in plans
-            for one in plan.episodes
+            for episode in plan.episodes
         }
         assert found == set(tiny.episodes)
         assert {plan.seed for plan in plans} == {3} and all(plan.named for plan in plans)

@@ -63,7 +63,7 @@ class Interrupts(GoldAgent):
 def test_an_evaluation_writes_records_and_a_card(tiny: Suite, tmp_path: Path) -> None:
     out = tmp_path / "new" / "gold"
     told: list[tuple[int, int, str]] = []
-    card = fhir_gym.evaluate(tiny, "gold", out, repeats=2, progress=lambda *one: told.append(one))
+    card = fhir_gym.evaluate(tiny, "gold", out, repeats=2, progress=lambda *progress: told.append(progress))
     assert sorted(path.name for path in out.iterdir()) == ["card.json", "card.md", "rollouts.jsonl"]
     assert card.complete and card.overall.success.share == card.mean_over_packs == 1
     assert Card.load(out / "card.json") == card

@@ -51,7 +51,7 @@ class FakeView:
     """A fake server view with a few resources and no search results."""
 
     def __init__(self, *resources: Resource) -> None:
-        self.resources = {(one["resourceType"], one["id"]): one for one in resources}
+        self.resources = {(resource["resourceType"], resource["id"]): resource for resource in resources}
 
     def read(self, resource_type: str, id: str) -> Resource | None:
         return self.resources.get((resource_type, id))

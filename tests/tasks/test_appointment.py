@@ -67,8 +67,8 @@ def test_a_hit_that_was_not_looked_at_may_be_the_person(hospital: World, more: d
     for k in range(20):
         desk = Desk("02b", hospital, k)
         person = desk.p.patient
-        longer = [one for one in desk.p.scene.patients if one.family.startswith(f"{person.family}-")]
-        if any((one.given, one.birth_date) == (person.given, person.birth_date) for one in longer):
+        longer = [patient for patient in desk.p.scene.patients if patient.family.startswith(f"{person.family}-")]
+        if any((patient.given, patient.birth_date) == (person.given, person.birth_date) for patient in longer):
             look_up = Get("/Patient", {**name_query(person), **more})
             assert desk.failed([look_up, Finish()]) == ["evidence"]
             return
@@ -100,7 +100,7 @@ def test_reading_each_of_that_name_is_evidence(hospital: World) -> None:
         desk = Desk("02b", hospital, k)
         person = desk.p.patient
         names = (person.given, person.family)
-        same_name = [one.id for one in desk.p.scene.patients if (one.given, one.family) == names]
+        same_name = [patient.id for patient in desk.p.scene.patients if (patient.given, patient.family) == names]
         look_up = Get("/Patient", {**name_query(person, birth_date=False), "_elements": "name"})
         assert not desk.failed([look_up, *(Get(f"/Patient/{id}") for id in same_name), Finish()])
         if len(same_name) > 1:
@@ -117,7 +117,7 @@ def test_all_pages_of_all_patients_are_evidence_and_one_page_is_not(absent: Desk
 @pytest.mark.parametrize("far", ["_offset=5000", "_count=1&_offset=200", "_sort=-_id&_offset=999"])
 def test_a_far_page_is_no_evidence(absent: Desk, far: str) -> None:
     assert absent.failed([Get(f"/Patient?{far}"), Finish()]) == ["evidence"]
-    everyone = sum(1 for one in absent.variation.setup if one["resourceType"] == "Patient") + len(
+    everyone = sum(1 for resource in absent.variation.setup if resource["resourceType"] == "Patient") + len(
         absent.arena.world.ids("Patient")
     )
     assert absent.failed([Get(f"/Patient?_offset={everyone}"), Finish()]) == ["evidence"]
@@ -126,7 +126,7 @@ def test_a_far_page_is_no_evidence(absent: Desk, far: str) -> None:
 
 
 def test_reading_other_records_is_no_evidence(absent: Desk) -> None:
-    decoy = next(one for one in absent.p.scene.patients if one.birth_date != absent.p.patient.birth_date)
+    decoy = next(patient for patient in absent.p.scene.patients if patient.birth_date != absent.p.patient.birth_date)
     assert absent.failed([Get("/Practitioner", name_query(absent.p.patient, birth_date=False)), Finish()]) == [
         "evidence"
     ]
@@ -179,7 +179,7 @@ def test_evidence_grading_wants_the_slot_seen(hospital: World) -> None:
 
 def test_a_reverted_change_is_a_change(hospital: World) -> None:
     desk = Desk("14a", hospital)
-    other = next(one for one in desk.p.scene.slots if one.status == "free" and one != desk.p.slot)
+    other = next(slot for slot in desk.p.scene.slots if slot.status == "free" and slot != desk.p.slot)
     url = f"/Slot/{other.id}"
     mistake = Put(url, {**slot_resource(other), "status": "busy"})
     for changes in ([mistake], [mistake, Put(url, slot_resource(other))]):

@@ -85,8 +85,8 @@ def test_keywords_and_keys_mean_the_same() -> None:
     assert config.task_set()[KEY] is config.task_set()["day-3"] is task_set(SHIFT)[KEY] is get_task(SHIFT, KEY)
     assert KEY not in task_keys(SHIFT) and "day-3" in task_keys(SHIFT)
     for tasks in (None, "day-3", KEY):
-        assert {one.task for one in plan(config, tasks=tasks).episodes} == {KEY}
-    assert {one.task for one in plan(SHIFT, tasks=[KEY]).episodes} == {KEY}
+        assert {episode.task for episode in plan(config, tasks=tasks).episodes} == {KEY}
+    assert {episode.task for episode in plan(SHIFT, tasks=[KEY]).episodes} == {KEY}
 
 
 def test_an_environment_takes_dials_as_keywords(hospital: World) -> None:
@@ -101,10 +101,13 @@ def test_an_environment_takes_dials_as_keywords(hospital: World) -> None:
 
 
 def test_an_episode_takes_dials_as_keywords(hospital: World) -> None:
-    with Episode(SHIFT, task="day-3", world=hospital, **SMALL) as one, Episode(SHIFT, task=KEY, world=hospital) as two:
-        assert one.task is two.task
-        assert one.start() == two.start() and one.info() == two.info()
-        assert one.step_limit < 100
+    with (
+        Episode(SHIFT, task="day-3", world=hospital, **SMALL) as episode,
+        Episode(SHIFT, task=KEY, world=hospital) as two,
+    ):
+        assert episode.task is two.task
+        assert episode.start() == two.start() and episode.info() == two.info()
+        assert episode.step_limit < 100
 
 
 @pytest.mark.slow
@@ -121,12 +124,12 @@ def test_environments_in_other_processes_take_dials(hospital: World) -> None:
 
 
 def test_tasks_with_different_dials() -> None:
-    one, other = get_task(SHIFT, "day-3"), get_task(SHIFT, "Q1-1")
-    assert list(TaskSet({"a": one, "b": other}, {"minutes": 60})) == ["day-3+minutes=60"]
+    task, other = get_task(SHIFT, "day-3"), get_task(SHIFT, "Q1-1")
+    assert list(TaskSet({"a": task, "b": other}, {"minutes": 60})) == ["day-3+minutes=60"]
 
     class OnlyLoad(LiveLevel3):
         key = "load"
         dials = MappingProxyType({"load": LiveLevel3.dials["load"], "calls": Dial(1, 0, 9)})
 
     with pytest.raises(FhirGymError, match="none of the tasks has all of the dials minutes, calls"):
-        TaskSet({"a": one, "b": OnlyLoad()}, {"minutes": 60, "calls": 2})
+        TaskSet({"a": task, "b": OnlyLoad()}, {"minutes": 60, "calls": 2})

@@ -25,7 +25,12 @@ KIM = {**OTHER, "active": True, "name": [{"family": "Kim"}]}
 
 def bundle(*resources: Resource, next: str = "", **more: Any) -> dict[str, Any]:
     links = [{"relation": "next", "url": next}] if next else []
-    return {"resourceType": "Bundle", "entry": [{"resource": one} for one in resources], "link": links, **more}
+    return {
+        "resourceType": "Bundle",
+        "entry": [{"resource": resource} for resource in resources],
+        "link": links,
+        **more,
+    }
 
 
 def logged(action: Action, body: Any, status: int = 200) -> LoggedRequest:
@@ -191,7 +196,7 @@ def test_what_requests_wrote_is_stored_instead_of_sending_them_again() -> None:
     log = [search, written, written, search]
     found = [*counterfactuals_shown(log, [PHANTOM], scratch, written={1: [version], 2: [("Patient", "5", None)]})]
     assert found == [(0, frozenset({"Patient/99"})), (3, frozenset({"Patient/99"}))]
-    assert [one.method for one in scratch.asked] == ["GET", "GET"]
+    assert [request.method for request in scratch.asked] == ["GET", "GET"]
     assert scratch.written == [version, ("Patient", "5", None)]
 
 
@@ -200,7 +205,7 @@ def test_a_request_that_wrote_something_unknown_is_sent_again() -> None:
     written = logged(Put("/Patient/5", {"resourceType": "Patient", "id": "5"}), {"resourceType": "Patient", "id": "5"})
     refused = logged(Put("/Patient/5", {}), {"resourceType": "OperationOutcome"}, status=400)
     assert [*counterfactuals_shown([written, refused], [PHANTOM], scratch, written={})] == []
-    assert [one.method for one in scratch.asked] == (["PUT"] if written.response.done[0].effect else [])
+    assert [request.method for request in scratch.asked] == (["PUT"] if written.response.done[0].effect else [])
 
 
 def test_searches_that_cannot_match_are_not_sent_again() -> None:
@@ -363,14 +368,15 @@ def test_a_far_page_by_post_or_in_a_batch_shows_nothing() -> None:
     assert not shows_counterfactual([posted], PHANTOM, Far(now))
     sent = {"type": "batch", "entry": [{"request": {"method": "GET", "url": "Patient?_offset=9"}}]}
     before, after = (
-        {"resourceType": "Bundle", "type": "batch-response", "entry": [{"resource": one}]} for one in (far, now)
+        {"resourceType": "Bundle", "type": "batch-response", "entry": [{"resource": resource}]}
+        for resource in (far, now)
     )
     assert not shows_counterfactual([logged(Post("/", sent), before)], PHANTOM, Far(after))
 
 
 def test_each_search_of_a_batch_is_judged_by_its_own_results() -> None:
     def batch(*results: Resource) -> Resource:
-        entries = [{"resource": one} for one in results]
+        entries = [{"resource": result} for result in results]
         return {"resourceType": "Bundle", "type": "batch-response", "entry": entries}
 
     def sent(*urls: str) -> Action:
@@ -448,7 +454,7 @@ def test_the_task_may_rule_records_out() -> None:
     scratch = Scratch(answers)
     assert not shows_counterfactual(log, {**PHANTOM, "start": "2023"}, scratch)
     assert shows_counterfactual(
-        log, {**PHANTOM, "start": "2023"}, scratch, may_match=lambda one, _: one.get("start") == "2023"
+        log, {**PHANTOM, "start": "2023"}, scratch, may_match=lambda resource, _: resource.get("start") == "2023"
     )
 
 

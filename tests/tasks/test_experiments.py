@@ -51,12 +51,12 @@ def test_heldout_split_is_test_variations_of_held_out_tasks() -> None:
 
 def test_only_the_first_experiment_tests_on_its_training_data() -> None:
     assert list(EXPERIMENTS) == ["experiment-1", "experiment-2", "experiment-3", "experiment-4"]
-    for name, one in EXPERIMENTS.items():
-        learnt, tested = set(one.train.episodes()), set(one.test.episodes())
+    for name, experiment in EXPERIMENTS.items():
+        learnt, tested = set(experiment.train.episodes()), set(experiment.test.episodes())
         assert learnt
         assert tested
         assert (learnt == tested) if name == "experiment-1" else not (learnt & tested)
-        assert one.repeats == 3
+        assert experiment.repeats == 3
 
 
 def test_experiments_differ_as_the_paper_says() -> None:
@@ -103,8 +103,11 @@ def test_phrasings_change_the_prompt_and_nothing_else(key: str) -> None:
     own = task.variation(3, world)
     each = [task.variation(3, world, phrasing) for phrasing in range(len(task.prompts))]
     assert len(each) >= 3
-    assert len({one.prompt for one in each}) == len(each)
+    assert len({variation.prompt for variation in each}) == len(each)
     assert own in each and own.phrasing == each.index(own)
-    assert all((one.params, one.setup, one.next_id) == (own.params, own.setup, own.next_id) for one in each)
+    assert all(
+        (variation.params, variation.setup, variation.next_id) == (own.params, own.setup, own.next_id)
+        for variation in each
+    )
     with pytest.raises(TaskError, match="phrasings 0 to"):
         task.variation(3, world, len(each))

@@ -183,7 +183,7 @@ class Renaming(Greeting):
 def test_an_allowed_change_does_not_allow_delete_and_recreate() -> None:
     def told(*versions: Resource | None) -> Any:
         end = end_state(["77"], changes=(*RIGHT, rewritten(*versions)))
-        return next(one.actual for one in grade(Renaming(), VARIATION, end).checks if one.name == NOTHING_ELSE)
+        return next(check.actual for check in grade(Renaming(), VARIATION, end).checks if check.name == NOTHING_ELSE)
 
     assert told(of_version(2, active=False), of_version(3, active=True)) == []
     assert told(None, of_version(3, active=True)) == [f"updated Patient/{PERSON['id']}, deleted in between"]

@@ -56,12 +56,12 @@ def test_a_verdict_is_bounded_whatever_was_asked(hospital: World, action: Action
 def test_a_verdict_takes_bounded_memory() -> None:
     def page(first: int) -> LoggedRequest:
         found = [{"resourceType": "Slot", "id": f"s{n}", "comment": "x" * 60} for n in range(first, first + 8_000)]
-        body = orjson.dumps({"resourceType": "Bundle", "entry": [{"resource": one} for one in found]})
+        body = orjson.dumps({"resourceType": "Bundle", "entry": [{"resource": slot} for slot in found]})
         done = (Interaction("search", "Slot", status=200),)
         return LoggedRequest(Get(f"/Slot?page={first}"), Request("GET", "/Slot"), Response(200, body=body, done=done))
 
     log = [page(n * 8_000) for n in range(24)]
-    assert sum(len(one.response.body) for one in log) > 20 * 2**20
+    assert sum(len(request.response.body) for request in log) > 20 * 2**20
     tracemalloc.start()
     assert returned_resources(log)
     most = tracemalloc.get_traced_memory()[1]

@@ -47,4 +47,4 @@ def test_no_setup_has_ids_a_server_refuses(own_world: Callable[[str], World]) ->
             for k in (0, 1_000):
                 ids = [str(resource["id"]) for resource in get_task(env_id, key).variation(k, world).setup]
                 assert not [id for id in ids if id.isdigit()]
-                assert not [one for one in ids if not re.fullmatch(r"[A-Za-z0-9\-.]{1,64}", one)]
+                assert not [id for id in ids if not re.fullmatch(r"[A-Za-z0-9\-.]{1,64}", id)]

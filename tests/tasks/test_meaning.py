@@ -192,7 +192,7 @@ def test_texts_that_do_not_negate(text: str) -> None:
 
 
 def test_no_concept_of_the_tasks_reads_as_negated() -> None:
-    assert not [one.display for one in (*PROBLEMS, *OPERATIONS, *TESTS) if negates(one.display)]
+    assert not [problem.display for problem in (*PROBLEMS, *OPERATIONS, *TESTS) if negates(problem.display)]
 
 
 def test_the_tables_name_elements_of_r4() -> None:

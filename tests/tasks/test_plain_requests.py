@@ -157,15 +157,15 @@ def test_no_search_returns_a_resource_that_it_cannot_return(session: Session) ->
     excluded = returned = 0
     for kind in _TYPES:
         bundle = session.handle(Request("GET", f"/{kind}", "_count=60")).json()
-        resources = [one["resource"] for one in bundle.get("entry", ())]
-        searched = [SearchedResource(one) for one in resources]
+        resources = [entry["resource"] for entry in bundle.get("entry", ())]
+        searched = [SearchedResource(resource) for resource in resources]
         for url in _searches(rng, resources, 60) if resources else ():
             answer = session.handle(_get(url)).json()
-            ids = {one["resource"]["id"] for one in answer.get("entry", ())}
+            ids = {entry["resource"]["id"] for entry in answer.get("entry", ())}
             plain = parse_plain(_get(url))
             assert plain is not None
-            for resource, one in zip(resources, searched, strict=True):
-                if one.may_be_returned(plain):
+            for resource, searched_resource in zip(resources, searched, strict=True):
+                if searched_resource.may_be_returned(plain):
                     continue
                 assert resource["id"] not in ids, (url, resource)
                 excluded += 1

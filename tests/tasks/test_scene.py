@@ -50,14 +50,14 @@ class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
         return tuple(rng.sample(range(self.highest), 6))
 
     def candidates(self, scene: tuple[int, ...]) -> dict[str, list[Dot]]:
-        dots = [Dot(number=one, target=f"Basic/n{one}") for one in scene]
-        return {"odd": [one for one in dots if one.number % 2], "even": [one for one in dots if not one.number % 2]}
+        dots = [Dot(number=number, target=f"Basic/n{number}") for number in scene]
+        return {"odd": [dot for dot in dots if dot.number % 2], "even": [dot for dot in dots if not dot.number % 2]}
 
     def params_for(self, rng: random.Random, world: World, scene: tuple[int, ...], chosen: Dot) -> DotParams:
         return DotParams(scene=scene, number=chosen.number)
 
     def scene_resources(self, scene: tuple[int, ...], world: World) -> list[Resource]:
-        return [{"resourceType": "Basic", "id": f"n{one}", "code": {"text": "dot"}} for one in scene]
+        return [{"resourceType": "Basic", "id": f"n{number}", "code": {"text": "dot"}} for number in scene]
 
     def prompt_values(self, p: DotParams, world: World) -> dict[str, str]:
         return {"number": str(p.number)}
@@ -79,7 +79,7 @@ def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None
         p: Any = variation.params
         kind = "odd" if p.number % 2 else "even"
         kinds[kind] += 1
-        alike = [one.target for one in OddOrEven().candidates(p.scene)[kind]]
+        alike = [candidate.target for candidate in OddOrEven().candidates(p.scene)[kind]]
         assert variation._qualifying == p.qualifying == tuple(alike)
         assert variation._target == p.target == f"Basic/n{p.number}"
         if len(alike) == 3:
@@ -120,14 +120,14 @@ def test_tasks_without_a_scene_name_no_target() -> None:
 def test_lookalikes_are_different_people_with_shared_values(size: int) -> None:
     for seed in range(20):
         people = draw_lookalikes(random.Random(seed), fake_world(), map("p{}".format, count()).__next__, size)
-        assert len({(one.given, one.family, one.birth_date) for one in people}) == len(people) == size
-        assert [one.id for one in people] == [f"p{n}" for n in range(size)]
-        assert len({one.gender for one in people}) == 1
-        for one in confusable(people):
-            others = [other for other in people if other is not one]
-            assert any((o.given, o.family) == (one.given, one.family) for o in others)
-            assert any((o.given, o.birth_date) == (one.given, one.birth_date) for o in others)
-            assert any((o.family, o.birth_date) == (one.family, one.birth_date) for o in others)
+        assert len({(person.given, person.family, person.birth_date) for person in people}) == len(people) == size
+        assert [person.id for person in people] == [f"p{n}" for n in range(size)]
+        assert len({person.gender for person in people}) == 1
+        for person in confusable(people):
+            others = [other for other in people if other is not person]
+            assert any((o.given, o.family) == (person.given, person.family) for o in others)
+            assert any((o.given, o.birth_date) == (person.given, person.birth_date) for o in others)
+            assert any((o.family, o.birth_date) == (person.family, person.birth_date) for o in others)
 
 
 def test_enough_lookalikes_are_confusable() -> None:
@@ -140,9 +140,9 @@ def test_doctors_may_be_mistaken_by_name_alone() -> None:
     doctors = draw_lookalikes(
         random.Random(1), fake_world(), map(str, count()).__next__, 5, by=NAME, fewest=2, resource_type="Practitioner"
     )
-    assert len({one.name for one in doctors}) == 5
+    assert len({doctor.name for doctor in doctors}) == 5
     assert len(confusable(doctors, NAME)) >= 2
-    assert len({one.birth_date for one in doctors}) > 2
+    assert len({doctor.birth_date for doctor in doctors}) > 2
 
 
 def test_first_hits_of_a_line_up_mislead() -> None:
@@ -152,14 +152,14 @@ def test_first_hits_of_a_line_up_mislead() -> None:
     """
     for seed in range(50):
         people = draw_lineup(random.Random(seed), fake_world(), map("p{}".format, count()).__next__)
-        assert len({(one.given, one.family, one.birth_date) for one in people}) == len(people) == 13
+        assert len({(person.given, person.family, person.birth_date) for person in people}) == len(people) == 13
         asked = confusable(people)
         assert len(asked) == 5
         (missing,) = absent_combinations(people)
         for name, value in (("given", missing[0]), ("family", missing[1])):
-            alike = [one for one in people if getattr(one, name) == value]
-            assert sum((one.given, one.family) == missing[:2] for one in alike) > 0.7 * len(alike)
-        namesakes = [sum(other.name == one.name for other in people) for one in asked]
+            alike = [person for person in people if getattr(person, name) == value]
+            assert sum((person.given, person.family) == missing[:2] for person in alike) > 0.7 * len(alike)
+        namesakes = [sum(other.name == person.name for other in people) for person in asked]
         assert sum(1 / number for number in namesakes) < 0.35 * len(asked)
 
 
@@ -167,7 +167,7 @@ def test_crossed_people_are_new_and_share_two_of_three_values_with_someone() -> 
     met = 0
     for seed in range(30):
         people = draw_lookalikes(random.Random(seed), fake_world(), map(str, count()).__next__, 10)
-        there = {(one.given, one.family, one.birth_date) for one in people}
+        there = {(person.given, person.family, person.birth_date) for person in people}
         for cell in absent_combinations(people):
             met += 1
             assert cell not in there

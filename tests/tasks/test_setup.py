@@ -49,14 +49,14 @@ def test_start_states_are_in_normal_form(env: str, hospital: World) -> None:
 @pytest.mark.parametrize(("env", "key"), [("FHIRAgent/MedAgentBench-v0", "09"), ("FHIRAgent/Appointment-v0", "14a")])
 def test_they_are_stored_as_if_they_were_read(env: str, key: str, hospital: World) -> None:
     variation = get_task(env, key).variation(1, hospital)
-    with hospital.session() as one, hospital.session() as two:
-        one.load(variation.setup)
+    with hospital.session() as session, hospital.session() as two:
+        session.load(variation.setup)
         two.load(variation.setup, normal=True)
-        assert one.changes()
-        assert [str(change) for change in one.changes()] == [str(change) for change in two.changes()]
-        for change in one.changes():
+        assert session.changes()
+        assert [str(change) for change in session.changes()] == [str(change) for change in two.changes()]
+        for change in session.changes():
             url = f"/{change.resource_type}?_id={change.id}"
-            assert one.get(url) == two.get(url)
+            assert session.get(url) == two.get(url)
 
 
 class Nickname(SearchExistingPatient):

@@ -98,7 +98,7 @@ def test_variations_use_every_phrasing_and_fill_it(task: Task[Any]) -> None:
 def test_setup_ids_are_new_and_unique(task: Task[Any], now: str) -> None:
     world = fake_world(now=datetime.fromisoformat(now).astimezone(UTC))
     for k in range(3):
-        references = [(one["resourceType"], one["id"]) for one in task.variation(k, world).setup]
+        references = [(resource["resourceType"], resource["id"]) for resource in task.variation(k, world).setup]
         assert len(set(references)) == len(references)
         assert not any(world.read(kind, id) for kind, id in references)
 
@@ -110,7 +110,7 @@ def test_the_order_of_creation_reveals_nothing(key: str) -> None:
     for k in range(30):
         variation = task.variation(k, fake_world())
         first = task.setup(variation.params, fake_world())[0]
-        places.add([_reference(one) for one in variation.setup].index(_reference(first)))
+        places.add([_reference(resource) for resource in variation.setup].index(_reference(first)))
     assert len(places) >= 4
 
 
@@ -120,7 +120,7 @@ def _reference(resource: Resource) -> tuple[str, str]:
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
 def test_ids_are_not_shared_between_variations(task: Task[Any]) -> None:
-    seen = [one["id"] for k in range(10) for one in task.variation(k, fake_world()).setup]
+    seen = [resource["id"] for k in range(10) for resource in task.variation(k, fake_world()).setup]
     assert len(set(seen)) > 0.95 * len(seen)
 
 
@@ -162,9 +162,9 @@ def test_ids_of_new_resources_start_differently_in_each_variation() -> None:
 
     world = fake_world()
     variations = [Greeting().variation(k, world) for k in range(100)]
-    assert len({one.next_id for one in variations}) > 95
-    for one in variations:
-        assert world.manifest.next_id < one.next_id < 12_000_000
+    assert len({variation.next_id for variation in variations}) > 95
+    for variation in variations:
+        assert world.manifest.next_id < variation.next_id < 12_000_000
 
 
 @pytest.mark.parametrize(

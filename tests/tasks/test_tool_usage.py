@@ -69,7 +69,7 @@ def test_calls_by_tool_and_resource_type() -> None:
             logged(Get(f"{BASE}?_getpages=1")),
         ]
     )
-    assert [(one.tool, one.resource_type, one.requests, one.errors) for one in process.calls] == [
+    assert [(call.tool, call.resource_type, call.requests, call.errors) for call in process.calls] == [
         ("search", "", 1, 0),
         ("search", "Patient", 2, 1),
     ]
@@ -108,9 +108,9 @@ def test_without_templates_there_is_no_overlap() -> None:
 
 def test_overlap_with_the_nearest_template() -> None:
     used = [logged(Get("/Slot")), logged(Get("/Slot/1")), logged(Put("/Slot/1", {}))]
-    found = measure(used, templates=TEMPLATES).overlap
-    assert found is not None
-    assert (found.lcs, found.jaccard, found.f1) == (2 / 3, 2 / 4, 4 / 6)
+    overlap = measure(used, templates=TEMPLATES).overlap
+    assert overlap is not None
+    assert (overlap.lcs, overlap.jaccard, overlap.f1) == (2 / 3, 2 / 4, 4 / 6)
     nothing = measure([], templates=TEMPLATES).overlap
     assert nothing is not None
     assert (nothing.lcs, nothing.jaccard, nothing.f1) == (0.0, 0.0, 0.0)

@@ -78,8 +78,8 @@ def scene(world: World, seed: int = 0) -> list[Resource]:
     found: list[Resource] = []
     for _ in range(MANY):
         taken = world.now - timedelta(minutes=rng.randrange(60, 730 * 24 * 60))
-        one = observation(ids.new("Observation"), 0) | {"effectiveDateTime": taken.isoformat()}
-        found.append({**one, "meta": {"lastUpdated": UpdateTimes(rng, world).of(one)}})
+        resource = observation(ids.new("Observation"), 0) | {"effectiveDateTime": taken.isoformat()}
+        found.append({**resource, "meta": {"lastUpdated": UpdateTimes(rng, world).of(resource)}})
     return found
 
 
@@ -88,7 +88,7 @@ def loaded(world: World) -> Iterator[tuple[Session, set[str]]]:
     records = scene(world)
     with world.session() as session:
         session.load(records)
-        yield session, {one["id"] for one in records}
+        yield session, {record["id"] for record in records}
 
 
 def ranks(ids: list[str], mine: set[str]) -> list[float]:
@@ -107,7 +107,7 @@ def scattered(ids: list[str], mine: set[str]) -> bool:
 @pytest.mark.parametrize("order", ["_id", "-_id", "_lastUpdated", "-_lastUpdated"])
 def test_scene_records_are_scattered_in_sorted_searches(loaded: tuple[Session, set[str]], order: str) -> None:
     session, mine = loaded
-    ids = [one["id"] for one in session.search("Observation", _sort=order)]
+    ids = [resource["id"] for resource in session.search("Observation", _sort=order)]
     assert len(ids) == session.world.manifest.counts["Observation"] + MANY
     assert scattered(ids, mine)
 
@@ -130,25 +130,25 @@ def history(session: Session, path: str, **params: str) -> list[tuple[str, str]]
         query = urlencode({"_count": 5_000, "_offset": len(found), **params})
         page = session.get(f"{path}?{query}")
         resources = [entry["resource"] for entry in page.get("entry", [])]
-        found += [(one["meta"]["lastUpdated"], one["id"]) for one in resources]
+        found += [(resource["meta"]["lastUpdated"], resource["id"]) for resource in resources]
         if not any(link["relation"] == "next" for link in page["link"]):
             return found
 
 
 def test_history_since_and_searches_by_time_agree(loaded: tuple[Session, set[str]]) -> None:
     session, mine = loaded
-    every = {one["id"]: one["meta"]["lastUpdated"] for one in session.search("Observation")}
+    every = {resource["id"]: resource["meta"]["lastUpdated"] for resource in session.search("Observation")}
     middle = sorted(every[id] for id in mine)[MANY // 2]
     wanted = {id for id, updated in every.items() if updated >= middle}
     assert {id for _, id in history(session, "/Observation/_history", _since=middle)} == wanted
-    assert {one["id"] for one in session.search("Observation", _lastUpdated=f"ge{middle}")} == wanted
+    assert {resource["id"] for resource in session.search("Observation", _lastUpdated=f"ge{middle}")} == wanted
     assert wanted & mine and mine - wanted
 
 
 def test_writes_of_the_agent_are_the_newest(loaded: tuple[Session, set[str]]) -> None:
     session, mine = loaded
-    one = session.read("Observation", min(mine))
-    body = json.dumps({**(one or {}), "status": "amended"}).encode()
+    resource = session.read("Observation", min(mine))
+    body = json.dumps({**(resource or {}), "status": "amended"}).encode()
     answer = session.handle(Request("PUT", f"/Observation/{min(mine)}", headers=JSON, body=body))
     assert answer.status == 200
     newest = session.get("/_history?_count=1")["entry"][0]["resource"]
@@ -158,8 +158,12 @@ def test_writes_of_the_agent_are_the_newest(loaded: tuple[Session, set[str]]) ->
 
 
 def test_nothing_was_updated_before_it_happened_or_after_the_present(world: World) -> None:
-    for one in scene(world, 7):
-        assert one["effectiveDateTime"] < one["meta"]["lastUpdated"] <= world.now.isoformat(timespec="milliseconds")
+    for resource in scene(world, 7):
+        assert (
+            resource["effectiveDateTime"]
+            < resource["meta"]["lastUpdated"]
+            <= world.now.isoformat(timespec="milliseconds")
+        )
 
 
 def test_the_same_seed_gives_the_same_bytes(world: World) -> None:
@@ -172,7 +176,7 @@ def test_ids_are_like_the_worlds_and_free(world: World) -> None:
     ids = IdAllocator(random.Random(5), world)
     taken = set(world.ids("Observation"))
     drawn = [ids.new("Observation") for _ in range(2 * MANY)]
-    forms = {form(one) for one in taken}
+    forms = {form(id) for id in taken}
     for id in drawn:
         assert not id.isdigit()
         assert form(id) in forms or form(re.sub(r"-[0-9]+$", "", id)) in forms

@@ -77,8 +77,8 @@ def test_random_faults_have_the_share_and_depend_on_the_seed() -> None:
     faults = [fault(number) for number in range(2_000)]
     assert faults == [random_faults(0.2, seed=3)(number) for number in range(2_000)]
     assert faults != [random_faults(0.2, seed=4)(number) for number in range(2_000)]
-    assert 300 < sum(one is not None for one in faults) < 500
-    assert {one for one in faults if one} == set(FAULTS)
+    assert 300 < sum(fault is not None for fault in faults) < 500
+    assert {fault for fault in faults if fault} == set(FAULTS)
 
 
 def test_a_port_in_use_is_an_error() -> None:

@@ -59,7 +59,7 @@ def test_the_evaluator_and_the_reflector_reply_with_json(model: StudyModel) -> N
     critique = json.loads(str(model({"messages": [judge, asked]})))
     assert critique["execution_quality"] == 4 and critique["failure_modes"]
     plain = json.loads(str(model({"messages": [reflect, asked]})))
-    assert {one["resource_type"] for one in plain["micro"]} == {"Slot", "Schedule"}
+    assert {micro["resource_type"] for micro in plain["micro"]} == {"Slot", "Schedule"}
     tools = [{"function": {"name": "getStructureDefinition"}}]
     first = model({"messages": [reflect, asked], "tools": tools})
     assert not isinstance(first, str) and first.calls == [("getStructureDefinition", {"resourceType": "Slot"})]

@@ -18,7 +18,7 @@ def _no_packs_left() -> Iterator[None]:
     """Unregister the mirrored packs, so that other tests of this process see the shipped packs only."""
     yield
     for known in (gymnasium.registry, registry._registered):
-        for env_id in [one for one in known if "Mirrored" in one]:
+        for env_id in [mirrored for mirrored in known if "Mirrored" in mirrored]:
             del known[env_id]
     mirrored_pack.cache_clear()
 

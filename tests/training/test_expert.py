@@ -143,8 +143,8 @@ def test_successes_are_limited_per_task_and_hard_variations_come_first(tiny: str
         rates.setdefault((rollout.task.key, rollout.task.variation), []).append(bool(rollout.success))
     for rollout in kept:
         own = rates[rollout.task.key, rollout.task.variation]
-        solved = [one for (task, _), one in rates.items() if task == rollout.task.key and any(one)]
-        assert sum(own) == min(sum(one) for one in solved)
+        solved = [rate for (task, _), rate in rates.items() if task == rollout.task.key and any(rate)]
+        assert sum(own) == min(sum(successes) for successes in solved)
 
 
 def test_a_round_without_success_is_explained(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,8 +175,8 @@ def tool_trainer(
     live = [iter(texts) for texts in scripts]
 
     def generate(*_: Any, **__: Any) -> tuple[list[list[int]], None]:
-        texts = [next(one) for one in live]
-        live[:] = [one for one, text in zip(live, texts, strict=True) if "<tool_call>\n" in text]
+        texts = [next(conversation) for conversation in live]
+        live[:] = [conversation for conversation, text in zip(live, texts, strict=True) if "<tool_call>\n" in text]
         return [trainer.processing_class.encode(text) for text in texts], None
 
     monkeypatch.setattr(trainer, "_generate_single_turn", generate)

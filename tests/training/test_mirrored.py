@@ -23,11 +23,13 @@ def test_order_ids_and_times_are_reversed(hospital: World, env_id: str) -> None:
     for task in tasks.task_set(env_id).values():
         before = task.variation(1000, hospital).setup
         after = mirrored(task.variation(1000, hospital)).setup[::-1]
-        assert [one["resourceType"] for one in after] == [one["resourceType"] for one in before]
-        for type in {one["resourceType"] for one in before}:
-            ids = [[one["id"] for one in setup if one["resourceType"] == type] for setup in (before, after)]
+        assert [resource["resourceType"] for resource in after] == [resource["resourceType"] for resource in before]
+        for type in {resource["resourceType"] for resource in before}:
+            ids = [
+                [resource["id"] for resource in setup if resource["resourceType"] == type] for setup in (before, after)
+            ]
             assert _ranks(ids[1]) == [len(ids[0]) - 1 - rank for rank in _ranks(ids[0])]
-        times = [[one["meta"]["lastUpdated"] for one in setup] for setup in (before, after)]
+        times = [[resource["meta"]["lastUpdated"] for resource in setup] for setup in (before, after)]
         assert sorted(times[0]) == sorted(times[1])
         assert times[0].index(min(times[0])) == times[1].index(max(times[1]))
 

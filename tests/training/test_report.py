@@ -40,7 +40,7 @@ def test_a_run_gets_a_report(tmp_path: Path) -> None:
     assert "| toy | random | 5.0% |" in text and "| 01 | 9 of 10 |" in text and "300 tokens" in text
     assert "| toy | train, step 3 | 2 | 60.0% | 40.0% | 80.0% |" in text
     data = json.loads((tmp_path / "a" / "report.json").read_text())
-    assert [one["success"] for one in data["variants"][0]["evaluations"]["test"]] == [0.1, 0.5, 0.9]
+    assert [test["success"] for test in data["variants"][0]["evaluations"]["test"]] == [0.1, 0.5, 0.9]
 
 
 def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_path: Path) -> None:

@@ -75,16 +75,16 @@ def test_environments_run_in_processes(tmp_path: Path) -> None:
 def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None:
     train_sb3(small(tasks=("01", "02a", "02b"), held_out=("02b",), held_out_phrasing=0), tmp_path)
     run = read_run(tmp_path)
-    assert {one.task for one in run.evaluations("held_out")[-1][1].tasks} == {"02b"}
-    assert {one.task for one in run.evaluations("phrasing")[-1][1].tasks} == {"01", "02a"}
+    assert {task.task for task in run.evaluations("held_out")[-1][1].tasks} == {"02b"}
+    assert {task.task for task in run.evaluations("phrasing")[-1][1].tasks} == {"01", "02a"}
     sources = Templates.load(tmp_path / "templates.json").sources
-    assert {one.task for one in sources} == {"01", "02a"}
-    assert 0 not in {one.phrasing for one in sources}
+    assert {source.task for source in sources} == {"01", "02a"}
+    assert 0 not in {source.phrasing for source in sources}
     curriculum = small(tasks=("01", "02b"), held_out=("02b",), held_out_phrasing=0).make_curriculum()
     drawn = [curriculum.draw() for _ in range(50)]
-    assert {one.task for one in drawn} == {"01"}
-    assert 0 not in {one.phrasing for one in drawn}
-    assert None not in {one.phrasing for one in drawn}
+    assert {choice.task for choice in drawn} == {"01"}
+    assert 0 not in {choice.phrasing for choice in drawn}
+    assert None not in {choice.phrasing for choice in drawn}
 
 
 def test_the_brief_phrasing_can_be_held_out() -> None:

@@ -182,7 +182,10 @@ def test_rollout_files_give_the_examples(
     write_rollouts(tmp_path / "train.jsonl", run(ENV_ID, "gold", tasks=["09b", "05"], variations="3-4", world=hospital))
     write_rollouts(tmp_path / "test.jsonl", run(ENV_ID, "gold", tasks="09b", variations="1000", world=hospital))
     settings = config(tiny, rollouts=(str(tmp_path / "train.jsonl"),))
-    chosen = [(one.task.key, one.task.variation) for one in recipe.training_rollouts(settings)]
+    chosen = [
+        (training_rollout.task.key, training_rollout.task.variation)
+        for training_rollout in recipe.training_rollouts(settings)
+    ]
     assert chosen == [("09b", 3), ("09b", 4)]
     settings = config(tiny, rollouts=(str(tmp_path / "test.jsonl"),))
     with pytest.raises(TaskError, match="variation 1000 is not in split 'train'"):
@@ -196,7 +199,7 @@ def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
     record = read_run(folder)
     assert record.evaluation_names() == ["test", "held_out"]
     (_, held_out), *_ = record.evaluations("held_out")
-    assert [one.task for one in held_out.tasks] == ["05"] and isinstance(held_out, Evaluation)
+    assert [task.task for task in held_out.tasks] == ["05"] and isinstance(held_out, Evaluation)
     report = json.loads((folder / "report.json").read_text())
     assert report["variants"][0]["evaluations"]["held_out"][0]["episodes"] == 1
 

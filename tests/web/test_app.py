@@ -93,7 +93,7 @@ def test_a_bug_is_a_page_with_the_headers_and_a_log_entry(
         answer = client.get("/")
     assert answer.status_code == 500 and HEADERS.items() <= dict(answer.headers).items()
     assert "RuntimeError: a bug in fhir_gym" in answer.text and "secret" not in answer.text
-    [entry] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    [entry] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "secret \\x1b[31m" in entry.getMessage() and "\x1b" not in entry.getMessage()
 
 
@@ -115,4 +115,10 @@ def test_the_first_page_says_why_it_is_empty(tmp_path: Path) -> None:
 
 def test_short_times_are_in_milliseconds() -> None:
     seconds = PageTemplates().environment.filters["seconds"]
-    assert [seconds(one) for one in (None, 0, 0.0123, 1.25, 75)] == ["", "0 ms", "12 ms", "1.2 s", "1 min 15 s"]
+    assert [seconds(duration) for duration in (None, 0, 0.0123, 1.25, 75)] == [
+        "",
+        "0 ms",
+        "12 ms",
+        "1.2 s",
+        "1 min 15 s",
+    ]

@@ -98,11 +98,11 @@ def around(page: str) -> dict[str, str]:
 @pytest.mark.parametrize("query", ["/?file=0&text=hello", "/?result=success&sort=-tokens", "/"])
 def test_next_and_previous_follow_the_table(get: Callable[..., str], query: str) -> None:
     table = get(query)
-    *_, url = [html.unescape(one) for one in re.findall(r'<a href="(/episodes/0/\d[^"]*)"', table)]
+    *_, url = [html.unescape(link) for link in re.findall(r'<a href="(/episodes/0/\d[^"]*)"', table)]
     visited = [url]
     while "prev" in (links := around(page := get(visited[-1]))):
         visited.append(links["prev"])
-    assert [one.partition("?")[0] for one in visited] == shown(table)[::-1]
+    assert [page_url.partition("?")[0] for page_url in visited] == shown(table)[::-1]
     assert f'<a href="{html.escape(query)}">' in page  # back to the table
     assert links.get("next") == (visited[-2] if len(visited) > 1 else None)
 

@@ -106,12 +106,14 @@ def test_the_start_state_is_shown_with_an_address_for_each_record(
 
 def test_a_record_of_another_world_is_shown_without_changes(tmp_path: Path, gold: Rollout, hospital: World) -> None:
     other = gold.model_copy(update={"world": WorldRecord(name="elsewhere", hash="0")})
-    found = pages(tmp_path, hospital, other)
-    page = checked(found.render(0, 1))
+    episode_pages = pages(tmp_path, hospital, other)
+    page = checked(episode_pages.render(0, 1))
     assert "This page shows the record only" in page.text and "elsewhere of this episode is not installed" in page.text
     assert "status booked cancelled" not in page.text and "appointment status" in page.text
     assert "/episodes/0/1/gold" not in page.links
-    assert "The reference solution cannot be played: the world elsewhere" in checked(found.render_gold(0, 1)).text
+    assert (
+        "The reference solution cannot be played: the world elsewhere" in checked(episode_pages.render_gold(0, 1)).text
+    )
 
 
 def test_the_reference_solution_is_beside_the_episode(tmp_path: Path, hospital: World) -> None:
@@ -187,12 +189,12 @@ def test_hostile_texts_stay_texts(tmp_path: Path, gold: Rollout, hospital: World
         "opening": Opening(protocol="text", messages=({"role": HOSTILE, "content": HOSTILE},)),
         "final_lookups": (lookup,),
     }
-    found = pages(tmp_path, hospital, gold.model_copy(update=update))
-    for html in (found.render(0, 1), found.render_gold(0, 1)):
+    episode_pages = pages(tmp_path, hospital, gold.model_copy(update=update))
+    for html in (episode_pages.render(0, 1), episode_pages.render_gold(0, 1)):
         page = checked(html)
         assert "<script>alert(1)</script>" in page.text and r"\x1b[31m\u202e\ud800" in page.text
         assert not {"\x1b", "\u202e", "\ud800"} & set(html)
-    assert json.loads(found.record(0, 1))["error"].endswith("\ud800")
+    assert json.loads(episode_pages.record(0, 1))["error"].endswith("\ud800")
 
 
 def test_a_timeline_names_the_turns_of_the_agent(gold: Rollout, hospital: World) -> None:
@@ -212,8 +214,8 @@ def test_resources_of_the_world_have_links_to_their_pages(tmp_path: Path, hospit
 
 
 def test_an_export_has_links_only_to_its_own_files(tmp_path: Path, gold: Rollout, hospital: World) -> None:
-    found = pages(tmp_path, hospital, gold, links=FileLinks({"episode-0-1.html"}))
-    page = checked(found.render(0, 1))
+    episode_pages = pages(tmp_path, hospital, gold, links=FileLinks({"episode-0-1.html"}))
+    page = checked(episode_pages.render(0, 1))
     assert {link for link in page.links if not link.startswith("#")} == {"data:,", "viewer.css"}
 
 
@@ -232,9 +234,9 @@ def test_the_routes_answer(client: TestClient) -> None:
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, gold: Rollout, hospital: World) -> None:
-    found = pages(tmp_path, hospital, gold)
+    episode_pages = pages(tmp_path, hospital, gold)
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(b"x" + path.read_bytes()[1:])
-    for page in (found.render, found.record):
+    for page in (episode_pages.render, episode_pages.record):
         with pytest.raises(RecordError):
             page(0, 1)

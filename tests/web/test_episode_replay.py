@@ -25,7 +25,7 @@ def trace(cancelled: Rollout, hospital: World) -> EpisodeTrace:
 
 def check(trace: EpisodeTrace, rollout: Rollout, name: str) -> list[int]:
     assert rollout.verdict is not None
-    return trace.turns_behind(next(one for one in rollout.verdict.checks if one.name == name))
+    return trace.turns_behind(next(check for check in rollout.verdict.checks if check.name == name))
 
 
 def test_a_replay_shows_what_each_write_changed(trace: EpisodeTrace) -> None:
@@ -47,7 +47,7 @@ def test_created_and_deleted_resources_are_shown_completely(hospital: World) -> 
     for turn, effect in zip(trace.turns, ("created", "deleted"), strict=True):
         [write] = turn.writes
         assert (write.effect, write.target.text, write.differences) == (effect, f"Patient/{answer}", ())
-        assert write.content is not None and "name" in {one.name for one in write.content.children}
+        assert write.content is not None and "name" in {child.name for child in write.content.children}
     assert trace.differing == [2]
 
 
@@ -80,10 +80,14 @@ def test_without_a_replay_the_record_tells_what_was_read_and_written(
 ) -> None:
     other_world = trace_episode(cancelled, tiny_world)
     assert other_world.problem is not None and "recorded in another world" in other_world.problem
-    for found in (other_world, trace_episode(cancelled, OTHER_WORLD)):
-        assert found.timeline is None and found.required_records() == [] and found.writing == [3, 5]
-        assert [turn.touched for turn in found.turns] == [turn.touched for turn in trace.turns]
-        assert not any(turn.writes for turn in found.turns)
+    for episode_trace in (other_world, trace_episode(cancelled, OTHER_WORLD)):
+        assert (
+            episode_trace.timeline is None
+            and episode_trace.required_records() == []
+            and episode_trace.writing == [3, 5]
+        )
+        assert [turn.touched for turn in episode_trace.turns] == [turn.touched for turn in trace.turns]
+        assert not any(turn.writes for turn in episode_trace.turns)
 
 
 def test_a_record_of_a_deletion_names_the_deleted_resource(cancelled: Rollout) -> None:
@@ -102,15 +106,15 @@ def test_another_answer_in_the_record_is_reported(cancelled: Rollout, hospital: 
 def test_what_the_record_read_counts_where_the_replay_differs(cancelled: Rollout, hospital: World) -> None:
     other = 'HTTP 200 OK\n{"resourceType": "Patient", "id": "elsewhere"}'
     turns = tuple(turn.model_copy(update={"observation": other}) for turn in cancelled.turns[:3])
-    found = trace_episode(cancelled.model_copy(update={"turns": turns}), hospital)
-    assert [turn.returned for turn in found.turns] == [{"Patient/elsewhere"}, {"Patient/elsewhere"}, set()]
-    assert "Patient/elsewhere" in found.turns[2].written and found.differing == [1, 2, 3]
+    episode_trace = trace_episode(cancelled.model_copy(update={"turns": turns}), hospital)
+    assert [turn.returned for turn in episode_trace.turns] == [{"Patient/elsewhere"}, {"Patient/elsewhere"}, set()]
+    assert "Patient/elsewhere" in episode_trace.turns[2].written and episode_trace.differing == [1, 2, 3]
 
 
 def test_turns_after_the_end_are_refused(cancelled: Rollout, hospital: World) -> None:
-    found = trace_episode(cancelled.model_copy(update={"turns": cancelled.turns * 2}), hospital)
-    assert found.problem is not None and "turns after the end of the episode" in found.problem
-    assert len(found.turns) == 2 * len(cancelled.turns)
+    episode_trace = trace_episode(cancelled.model_copy(update={"turns": cancelled.turns * 2}), hospital)
+    assert episode_trace.problem is not None and "turns after the end of the episode" in episode_trace.problem
+    assert len(episode_trace.turns) == 2 * len(cancelled.turns)
 
 
 @pytest.mark.parametrize(

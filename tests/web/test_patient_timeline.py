@@ -74,7 +74,7 @@ def test_values_with_different_units_and_components_are_different_series(session
         observation("o2", "2023-01-02", valueQuantity={"value": 15.6, "unit": "mg/dL"}),
         observation("o3", "2023-01-03", code={"text": "BP"}, component=parts),
     )
-    names = [(one.name, one.unit) for one in found.series]
+    names = [(series.name, series.unit) for series in found.series]
     assert names == [
         ("BP: diastolic", "mmHg"),
         ("BP: systolic", "mmHg"),
@@ -90,7 +90,7 @@ def test_observations_without_a_number_have_no_chart(session: Session) -> None:
         observation("o2", "2023-01-02", code={"text": "Nothing"}),
         observation("o3", "", code={"text": "Undated"}, valueString="x"),
     )
-    assert [(one.name, one.latest, one.chart) for one in found.series] == [
+    assert [(series.name, series.latest, series.chart) for series in found.series] == [
         ("Nothing", "no value", None),
         ("Potassium", "haemolysed", None),
     ]

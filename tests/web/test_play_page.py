@@ -58,9 +58,9 @@ class Player:
 
 
 def token_of(client: TestClient) -> str:
-    found = re.search(r'name="token" value="([^"]+)"', client.get(f"/play?pack={ENV}").text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="token" value="([^"]+)"', client.get(f"/play?pack={ENV}").text)
+    assert match is not None
+    return match[1]
 
 
 def test_the_choice_leads_from_the_pack_to_its_tasks(client: TestClient) -> None:

@@ -86,11 +86,11 @@ def test_the_step_limit_ends_a_play(hospital: World) -> None:
 
 def test_plays_are_independent(hospital: World) -> None:
     plays = Plays()
-    one, other = start(plays, hospital), start(plays, hospital)
-    assert one.id != other.id
-    one.act("DELETE Patient/S1", 0)
-    assert (one.steps, other.steps) == (1, 0)
-    assert plays.get(one.id) is one and plays.get(other.id) is other
+    play, other = start(plays, hospital), start(plays, hospital)
+    assert play.id != other.id
+    play.act("DELETE Patient/S1", 0)
+    assert (play.steps, other.steps) == (1, 0)
+    assert plays.get(play.id) is play and plays.get(other.id) is other
     with pytest.raises(PlayError, match="expired"):
         plays.get("x")
 

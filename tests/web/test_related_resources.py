@@ -29,15 +29,17 @@ def session() -> Iterator[Session]:
 
 
 def test_referring_resources_are_counted_by_place(session: Session) -> None:
-    found = incoming_references(session, "Patient", "p1", ["Coverage", "Observation", "Slot"])
-    assert [(one.resource_type, one.parameter, one.count) for one in found] == [
+    incoming_referenceses = incoming_references(session, "Patient", "p1", ["Coverage", "Observation", "Slot"])
+    assert [
+        (references.resource_type, references.parameter, references.count) for references in incoming_referenceses
+    ] == [
         ("Coverage", "beneficiary", 1),
         ("Coverage", "payor", 1),
         ("Observation", "patient", 2),
         ("Observation", "performer", 1),
     ]
-    for one in found:
-        assert session.get(f"/{one.query}")["total"] == one.count
+    for references in incoming_referenceses:
+        assert session.get(f"/{references.query}")["total"] == references.count
     assert incoming_references(session, "Patient", "nobody", ["Observation"]) == []
 
 
@@ -51,10 +53,10 @@ def test_references_have_their_place_and_target() -> None:
             {"actor": PATIENT},
         ],
     }
-    found = outgoing_references(resource)
-    assert [(one.path, one.reference, one.display) for one in found] == [
+    references = outgoing_references(resource)
+    assert [(reference.path, reference.reference, reference.display) for reference in references] == [
         ("slot", "Slot/s1", ""),
         ("participant.actor", "Patient/p1", "Ann"),
         ("participant.actor", "https://elsewhere.example/x", ""),
     ]
-    assert [one.target and one.target.text for one in found] == ["Slot/s1", "Patient/p1", None]
+    assert [reference.target and reference.target.text for reference in references] == ["Slot/s1", "Patient/p1", None]

@@ -36,7 +36,7 @@ def bundle(*resources: Resource, **elements: Any) -> Resource:
     return {
         "resourceType": "Bundle",
         "type": "searchset",
-        "entry": [{"resource": one} for one in resources],
+        "entry": [{"resource": resource} for resource in resources],
         **elements,
     }
 

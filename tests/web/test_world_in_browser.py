@@ -32,7 +32,7 @@ def look_at(window: Browser, url: str, scheme: str) -> None:
     window.emulate(1400 if scheme == "light" else 400, scheme)
     window.console()
     window.open(url)
-    messages = [one for one in window.console() if "status of 404" not in one]
+    messages = [line for line in window.console() if "status of 404" not in line]
     assert messages == []
     assert window.run("return document.documentElement.scrollWidth <= window.innerWidth")
     assert window.audit() == []
@@ -101,5 +101,5 @@ def test_foreign_scripts_do_not_run(window: Browser, viewer: str) -> None:
         "document.body.append(added);"
     )
     assert window.run("return window.ran === undefined")
-    assert any("Content Security Policy" in one for one in window.console())
+    assert any("Content Security Policy" in line for line in window.console())
     assert "unsafe" not in httpx.get(f"{viewer}/worlds", trust_env=False).headers["content-security-policy"]

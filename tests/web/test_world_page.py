@@ -132,6 +132,6 @@ def test_an_export_contains_the_given_world_and_names_no_other(world_file: Path,
     assert pages["worlds.html"].count('<th scope="row">') == 1
     for name in own:
         links = re.findall(r'href="([^"#]+)"', pages[f"{name}.html"])
-        assert {one for one in links if one.endswith(".html")} <= pages.keys()
-        assert not [one for one in links if one.startswith("/")]
+        assert {link for link in links if link.endswith(".html")} <= pages.keys()
+        assert not [link for link in links if link.startswith("/")]
         assert "<form" not in pages[f"{name}.html"] and "<script>alert" not in pages[f"{name}.html"]

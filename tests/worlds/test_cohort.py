@@ -104,7 +104,7 @@ def test_patients_as_in_table_2() -> None:
     years = [age(date.fromisoformat(p["birthDate"]), cohort.NOW.date()) for p in patients]
     mean = sum(years) / len(years)
     assert abs(mean - 58.15) < 3
-    assert abs((sum((one - mean) ** 2 for one in years) / len(years)) ** 0.5 - 19.82) < 3
+    assert abs((sum((year - mean) ** 2 for year in years) / len(years)) ** 0.5 - 19.82) < 3
     assert sum(p["gender"] == "female" for p in patients) == 47
     names = Counter((p["name"][0]["family"], *p["name"][0]["given"]) for p in patients)
     assert max(names.values()) > 1, "namesakes"
@@ -193,9 +193,9 @@ def _usable(seed: int, size: cohort.Size) -> dict[str, tuple[Patient, dict[str, 
     found: dict[str, tuple[Patient, dict[str, list[tuple[int, int]]]]] = {}
     for patient, readings in cohort.cohort_measurements(seed, size):
         by_base: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for one in readings:
-            if isinstance(one.value, int) and one.status != "entered-in-error" and not one.other_unit:
-                by_base[one.base].append((one.taken, one.value))
+        for reading in readings:
+            if isinstance(reading.value, int) and reading.status != "entered-in-error" and not reading.other_unit:
+                by_base[reading.base].append((reading.taken, reading.value))
         found[patient.person.mrn] = patient, {base: sorted(values) for base, values in by_base.items()}
     return found
 
@@ -268,10 +268,10 @@ def test_budgets_are_met_exactly(seed: int, quota: int) -> None:
     assert sum(segment.budget for segment in segments) == quota
     assert all(earlier.end <= later.start for earlier, later in pairwise(segments))
     assert segments[-1].present and not any(segment.present for segment in segments[:-1])
-    found = sampling.draw_measurements(chance, patient, segments)
-    assert len(found) == quota
-    assert all(patient.begin <= one.taken <= one.issued <= LATEST for one in found)
-    assert any(one.base == "NA" and one.taken >= SPAN - 330 for one in found)
+    measurements = sampling.draw_measurements(chance, patient, segments)
+    assert len(measurements) == quota
+    assert all(patient.begin <= measurement.taken <= measurement.issued <= LATEST for measurement in measurements)
+    assert any(measurement.base == "NA" and measurement.taken >= SPAN - 330 for measurement in measurements)
 
 
 @given(st.integers(-500, 500), st.integers(-500, 500), st.integers(0, 1_000), st.integers(0, 1_000))

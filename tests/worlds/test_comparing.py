@@ -23,7 +23,7 @@ BASE = "http://127.0.0.1:1/fhir"
 
 def test_missing_extra_and_different(tmp_path: Path) -> None:
     resources = linked_resources()
-    other = [one for one in linked_resources() if one["id"] != "x4"]
+    other = [linked_resource for linked_resource in linked_resources() if linked_resource["id"] != "x4"]
     other[0]["name"] = "Another name"
     other += [{"resourceType": "Patient", "id": f"e{at}"} for at in range(3)]
     other.append({"resourceType": "Basic", "id": "unrelated", "code": {"text": "x"}})
@@ -33,11 +33,11 @@ def test_missing_extra_and_different(tmp_path: Path) -> None:
         write_world(tmp_path / "o", other) as theirs,
         strict_server(theirs) as (url, _),
     ):
-        found = worlds.compare(world, url, progress=lambda done, total: seen.append((done, total)))
-        assert worlds.compare(world, url, most=1).differences == found.differences[:1]
+        comparison = worlds.compare(world, url, progress=lambda done, total: seen.append((done, total)))
+        assert worlds.compare(world, url, most=1).differences == comparison.differences[:1]
         assert not worlds.compare(world, url, extra=False).counts["extra"]
-    assert not found.equal and found.counts == {"missing": 1, "extra": 3, "different": 1}
-    assert found.differences == (
+    assert not comparison.equal and comparison.counts == {"missing": 1, "extra": 3, "different": 1}
+    assert comparison.differences == (
         Difference("different", "Organization/o0", "Organization.name"),
         Difference("missing", "Observation/x4"),
         *(Difference("extra", f"Patient/e{at}") for at in range(3)),
@@ -48,16 +48,27 @@ def test_missing_extra_and_different(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        (lambda one: one | {"meta": {"versionId": "7", "lastUpdated": "2020-01-01T00:00:00Z", "source": "a#x"}}, None),
-        (lambda one: one | {"subject": {"reference": f"{BASE}/Patient/p"}}, None),
-        (lambda one: dict(reversed(one.items())), None),
-        (lambda one: one | {"subject": {"reference": "http://elsewhere/Patient/p"}}, "Observation.subject.reference"),
-        (lambda one: one | {"meta": {}}, "Observation.meta"),
-        (lambda one: one | {"component": [{}]}, "Observation.component"),
-        (lambda one: one | {"category": [{"text": "a"}]}, "Observation.category[1]"),
-        (lambda one: one | {"category": [{"text": "a"}, {"text": "c"}]}, "Observation.category[1].text"),
-        (lambda one: one | {"valueInteger": True}, "Observation.valueInteger"),
-        (lambda one: {name: value for name, value in one.items() if name != "subject"}, "Observation.subject"),
+        (
+            lambda resource: (
+                resource | {"meta": {"versionId": "7", "lastUpdated": "2020-01-01T00:00:00Z", "source": "a#x"}}
+            ),
+            None,
+        ),
+        (lambda resource: resource | {"subject": {"reference": f"{BASE}/Patient/p"}}, None),
+        (lambda resource: dict(reversed(resource.items())), None),
+        (
+            lambda resource: resource | {"subject": {"reference": "http://elsewhere/Patient/p"}},
+            "Observation.subject.reference",
+        ),
+        (lambda resource: resource | {"meta": {}}, "Observation.meta"),
+        (lambda resource: resource | {"component": [{}]}, "Observation.component"),
+        (lambda resource: resource | {"category": [{"text": "a"}]}, "Observation.category[1]"),
+        (lambda resource: resource | {"category": [{"text": "a"}, {"text": "c"}]}, "Observation.category[1].text"),
+        (lambda resource: resource | {"valueInteger": True}, "Observation.valueInteger"),
+        (
+            lambda resource: {name: value for name, value in resource.items() if name != "subject"},
+            "Observation.subject",
+        ),
     ],
 )
 def test_paths(change: Callable[[Resource], Resource], path: str | None) -> None:

@@ -24,9 +24,9 @@ def test_a_copy_is_stored_once_and_found_again(tiny_world: World, tmp_path: Path
         assert stored.path.read_bytes() == content
     with (
         store_copy(content_hash, map(_fail, [b""])),
-        find_copy(elsewhere, content_hash) or pytest.fail("lost") as found,
+        find_copy(elsewhere, content_hash) or pytest.fail("lost") as world,
     ):
-        assert found.path == stored.path
+        assert world.path == stored.path
 
 
 def _fail(part: bytes) -> bytes:
@@ -34,8 +34,8 @@ def _fail(part: bytes) -> bytes:
 
 
 def test_a_shared_disk_needs_no_copy(tiny_world: World, tmp_path: Path) -> None:
-    with find_copy(tiny_world.path, tiny_world.manifest.content_hash) or pytest.fail("not found") as found:
-        assert found.path == tiny_world.path
+    with find_copy(tiny_world.path, tiny_world.manifest.content_hash) or pytest.fail("not found") as world:
+        assert world.path == tiny_world.path
     assert not (tmp_path / "cache").exists()
 
 

@@ -58,16 +58,16 @@ def test_a_comparison_tells_what_to_undo(server: str, tiny_world: World) -> None
         "Patient/S2",
         new,
     }
-    found = worlds.compare(tiny_world, server)
-    assert found.equal
-    assert worlds.restore(tiny_world, server, comparison=found).resources == ()
+    comparison = worlds.compare(tiny_world, server)
+    assert comparison.equal
+    assert worlds.restore(tiny_world, server, comparison=comparison).resources == ()
 
 
 def test_an_incomplete_comparison_changes_nothing(server: str, tiny_world: World) -> None:
     changed(server)
-    found = worlds.compare(tiny_world, server, most=2)
+    comparison = worlds.compare(tiny_world, server, most=2)
     with pytest.raises(WorldError, match="has 3 differences, too many to restore"):
-        worlds.restore(tiny_world, server, comparison=found)
+        worlds.restore(tiny_world, server, comparison=comparison)
     assert sum(worlds.compare(tiny_world, server).counts.values()) == 3
 
 

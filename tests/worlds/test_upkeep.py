@@ -30,7 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def source(folder: Path, *ids: str, name: str = "p.ndjson") -> Path:
     folder.mkdir(exist_ok=True)
     resources = [{"resourceType": "Patient", "id": id} for id in ids]
-    bundle = {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": one} for one in resources]}
+    bundle = {
+        "resourceType": "Bundle",
+        "type": "collection",
+        "entry": [{"resource": resource} for resource in resources],
+    }
     rows = [bundle] if name.endswith(".json") else resources
     (folder / name).write_text("\n".join(map(json.dumps, rows)))
     return folder
@@ -149,9 +153,9 @@ def test_the_next_build_of_a_file_removes_leftovers_of_a_killed_one(tmp_path: Pa
 def test_temporary_folders_of_killed_processes_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left, used = tmp_path / f"fhir-gym-{dead()}-x", tmp_path / f"fhir-gym-{os.getppid()}-x"
-    for one in (left, used):
-        one.mkdir()
-        (one / "tasks.json").touch()
+    for path in (left, used):
+        path.mkdir()
+        (path / "tasks.json").touch()
     with processes.temporary_folder() as folder:
         assert folder.parent == tmp_path and not left.exists() and used.exists()
     assert not folder.exists()

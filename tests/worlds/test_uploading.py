@@ -169,8 +169,8 @@ def test_the_hospital_in_sixty_requests(hospital: World, empty_world: World) -> 
         assert worlds.upload(hospital, url).requests == server.requests <= 60
         changed = server.session.read("Slot", hospital.ids("Slot")[-1]) or {}
         server.session.load([{**changed, "comment": "changed"}])
-        found = worlds.compare(hospital, url)
-    assert found.differences == (worlds.Difference("different", f"Slot/{changed['id']}", "Slot.comment"),)
+        comparison = worlds.compare(hospital, url)
+    assert comparison.differences == (worlds.Difference("different", f"Slot/{changed['id']}", "Slot.comment"),)
 
 
 @pytest.mark.slow

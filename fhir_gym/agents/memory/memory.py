@@ -121,9 +121,9 @@ class Memory:
     def text(self) -> str:
         """Return the content of the memory's file."""
         plain = [self.header.model_dump(mode="json")]
-        plain += [one.model_dump(mode="json", exclude_none=True) for one in self.reflections]
+        plain += [reflection.model_dump(mode="json", exclude_none=True) for reflection in self.reflections]
         # U+2028 and U+2029 end a line for some readers.
-        lines = (json.dumps(one, ensure_ascii=False).translate(_LINE_ENDS) for one in plain)
+        lines = (json.dumps(resource, ensure_ascii=False).translate(_LINE_ENDS) for resource in plain)
         return "".join(f"{line}\n" for line in lines)
 
     @property
@@ -140,11 +140,13 @@ class Memory:
             k: Maximum number of reflections.
         """
         require_whole("k", k, 0)
-        wanted = (resource_type, find_operation(operation))
-        found = [
-            one for one in self.reflections if one.kind == "micro" and (one.resource_type, one.operation) == wanted
+        label = (resource_type, find_operation(operation))
+        reflections = [
+            reflection
+            for reflection in self.reflections
+            if reflection.kind == "micro" and (reflection.resource_type, reflection.operation) == label
         ]
-        return sorted(found, key=lambda one: -one.support)[:k]
+        return sorted(reflections, key=lambda reflection: -reflection.support)[:k]
 
     def macro(self, text: str, k: int = 3) -> list[tuple[Reflection, float]]:
         """Return up to `k` macro reflections with the similarity of their situation to a text, the most similar first.
@@ -161,16 +163,16 @@ class Memory:
             InfraError: The embedder's endpoint does not answer.
         """
         require_whole("k", k, 0)
-        found = [one for one in self.reflections if one.kind == "macro"]
-        if not found or not k:
+        reflections = [reflection for reflection in self.reflections if reflection.kind == "macro"]
+        if not reflections or not k:
             return []
         embedder = self.open()
         if self._vectors is None:
-            self._vectors = embedder.embed([str(one.situation) for one in found])
+            self._vectors = embedder.embed([str(reflection.situation) for reflection in reflections])
         cosines = self._vectors.astype(np.float64) @ embedder.embed([text])[0].astype(np.float64)
         similarity = [round(float(cosine), _DIGITS) for cosine in cosines]
-        order = sorted(range(len(found)), key=lambda at: (-similarity[at], -found[at].support, at))
-        return [(found[at], similarity[at]) for at in order[:k]]
+        order = sorted(range(len(reflections)), key=lambda at: (-similarity[at], -reflections[at].support, at))
+        return [(reflections[at], similarity[at]) for at in order[:k]]
 
     def open(self) -> Embedder:
         """Return the embedder; make it if necessary.
@@ -190,10 +192,10 @@ class Memory:
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
-def _require_same_embedder(wanted: EmbedderRecord, given: EmbedderRecord, where: object) -> None:
-    if (wanted.name, wanted.dimension, wanted.hash) != (given.name, given.dimension, given.hash):
+def _require_same_embedder(expected: EmbedderRecord, actual: EmbedderRecord, where: object) -> None:
+    if (expected.name, expected.dimension, expected.hash) != (actual.name, actual.dimension, actual.hash):
         raise MemoryFileError(
-            f"{where} was made with the embedder {_shown(wanted)}, not with {_shown(given)}: "
+            f"{where} was made with the embedder {_shown(expected)}, not with {_shown(actual)}: "
             "use that embedder, or train the memory again"
         )
 
@@ -291,7 +293,7 @@ class Deduplicator:
         words = [tuple(_WORD.findall(reflection.text.casefold())) for _, reflection in group]
         support: dict[int, int] = {}
         for at, (_, reflection) in enumerate(group):
-            first = next((one for one in support if words[one] == words[at] or similar[one, at]), at)
+            first = next((place for place in support if words[place] == words[at] or similar[place, at]), at)
             support[first] = support.get(first, 0) + reflection.support
         return [(group[at][0], group[at][1].model_copy(update={"support": count})) for at, count in support.items()]
 

@@ -35,8 +35,8 @@ def find_operation(name: str) -> Operation | None:
         'search'
     """
     key = name.strip().casefold()
-    known: Mapping[str, Operation] = {one: one for one in OPERATIONS}
-    return known.get(key) or _SYNONYMS.get(key)
+    operations: Mapping[str, Operation] = {operation: operation for operation in OPERATIONS}
+    return operations.get(key) or _SYNONYMS.get(key)
 
 
 class _Data(BaseModel):

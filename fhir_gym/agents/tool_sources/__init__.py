@@ -103,9 +103,9 @@ def error_text(reason: str) -> str:
     return f"{ERROR} {' '.join(reason.split())}"
 
 
-def unknown_tool(name: str, known: list[str]) -> str:
+def unknown_tool(name: str, names: list[str]) -> str:
     """Return the result of a call of a tool that does not exist."""
-    return error_text(str(UnknownNameError("tool", name, known)))
+    return error_text(str(UnknownNameError("tool", name, names)))
 
 
 def decode_arguments(arguments: object) -> dict[str, Any] | str:
@@ -150,13 +150,13 @@ def check_arguments(schema: Mapping[str, Any], arguments: object) -> dict[str, A
     for name in decoded:
         if name not in properties:
             return error_text(str(UnknownNameError("argument", name, properties)))
-    given = {name: value for name, value in decoded.items() if value is not None}
+    present = {name: value for name, value in decoded.items() if value is not None}
     for name in parameters["required"]:
-        if name not in given:
+        if name not in present:
             return error_text(f"the argument {name!r} is missing")
-    problems = (_problem(name, value, properties[name]) for name, value in given.items())
+    problems = (_problem(name, value, properties[name]) for name, value in present.items())
     problem = next((problem for problem in problems if problem), None)
-    return given if problem is None else error_text(problem)
+    return present if problem is None else error_text(problem)
 
 
 def _problem(name: str, value: object, schema: Mapping[str, Any]) -> str | None:

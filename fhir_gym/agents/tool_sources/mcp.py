@@ -91,12 +91,12 @@ class McpTools:
         """Return the text of the server's result."""
         if name not in self._schemas:
             return unknown_tool(name, list(self._schemas))
-        given = decode_arguments(arguments)
-        if isinstance(given, str):
-            return given
+        decoded = decode_arguments(arguments)
+        if isinstance(decoded, str):
+            return decoded
         connection = self._connected()
         try:
-            return _text(await connection.run(lambda client: client.call_tool(name, given), self._timeout))
+            return _text(await connection.run(lambda client: client.call_tool(name, decoded), self._timeout))
         except Exception as error:
             if getattr(error, "code", None) == _INVALID_PARAMS:
                 return error_text(str(error))
@@ -118,7 +118,9 @@ class McpTools:
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.loop is not asyncio.get_running_loop():
             self._connection = _Connection(self._client())
-            self._connections = [one for one in self._connections if not one.closed] + [self._connection]
+            self._connections = [connection for connection in self._connections if not connection.closed] + [
+                self._connection
+            ]
         return self._connection
 
     def _client(self) -> Client:

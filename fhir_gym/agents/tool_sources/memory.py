@@ -62,14 +62,14 @@ class MemoryTools:
         """Return the reflections as a numbered list, or an error text."""
         if name not in self._schemas:
             return unknown_tool(name, list(self._schemas))
-        given = check_arguments(self._schemas[name], arguments)
-        if isinstance(given, str):
-            return given
+        checked = check_arguments(self._schemas[name], arguments)
+        if isinstance(checked, str):
+            return checked
         if name == _MICRO:
-            return self._micro(given["resourceType"], given["operation"])
+            return self._micro(checked["resourceType"], checked["operation"])
         # In a thread, because the embedder may load a model or wait for an endpoint.
-        found = await asyncio.to_thread(self.memory.macro, given["task"][:_MAX_TASK], self._macro_k)
-        texts = [f"Similar task: {one.situation}\n   Advice: {one.text}" for one, _ in found]
+        reflections = await asyncio.to_thread(self.memory.macro, checked["task"][:_MAX_TASK], self._macro_k)
+        texts = [f"Similar task: {reflection.situation}\n   Advice: {reflection.text}" for reflection, _ in reflections]
         return _numbered(texts) if texts else "No reflections about tasks are stored."
 
     async def aclose(self) -> None:
@@ -80,10 +80,10 @@ class MemoryTools:
             return error_text(str(UnknownNameError("resource type", resource_type, RESOURCE_TYPES)))
         if find_operation(operation) is None:
             return error_text(str(UnknownNameError("operation", operation, OPERATIONS)))
-        found = self.memory.micro(resource_type, operation, self._micro_k)
-        if not found:
+        reflections = self.memory.micro(resource_type, operation, self._micro_k)
+        if not reflections:
             return f"No reflections about {find_operation(operation)} of {resource_type} are stored."
-        return _numbered([one.text for one in found])
+        return _numbered([reflection.text for reflection in reflections])
 
 
 def _numbered(texts: list[str]) -> str:

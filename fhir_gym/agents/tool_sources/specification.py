@@ -61,16 +61,16 @@ class SpecificationTools(ToolSource):
     async def call(self, name: str, arguments: Mapping[str, Any] | str, context: EpisodeContext | None = None) -> str:
         if name not in _SCHEMAS:
             return unknown_tool(name, list(_SCHEMAS))
-        given = check_arguments(_SCHEMAS[name], arguments)
-        if isinstance(given, str):
-            return given
+        checked = check_arguments(_SCHEMAS[name], arguments)
+        if isinstance(checked, str):
+            return checked
         answer: dict[str, Callable[[], str]] = {
             "listResources": self._specification.list_resources,
             "getStructureDefinition": lambda: self._specification.structure_definition(
-                given["resourceType"], given.get("path", "")
+                checked["resourceType"], checked.get("path", "")
             ),
-            "getSearchParams": lambda: self._specification.search_params(given["resourceType"]),
-            "getDataTypeDefinition": lambda: self._specification.data_type_definition(given["dataType"]),
+            "getSearchParams": lambda: self._specification.search_params(checked["resourceType"]),
+            "getDataTypeDefinition": lambda: self._specification.data_type_definition(checked["dataType"]),
         }
         return answer[name]()
 

@@ -97,8 +97,8 @@ _MCP = "mcp:"
 
 def split_tools(tools: str | Sequence[str | ToolSource]) -> list[str | ToolSource]:
     """Return the setting ``tools`` as a list. A text is a list separated by commas."""
-    given = tools.split(",") if isinstance(tools, str) else tools
-    split = [tool.strip() if isinstance(tool, str) else tool for tool in given]
+    names = tools.split(",") if isinstance(tools, str) else tools
+    split = [tool.strip() if isinstance(tool, str) else tool for tool in names]
     return [tool for tool in split if tool]
 
 

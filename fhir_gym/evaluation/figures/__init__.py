@@ -63,8 +63,8 @@ def write_figures(
         FhirGymError: A file cannot be written.
     """
     files: dict[Path, str | bytes] = {}
-    for one in draw_figures(report) if drawings is None else drawings:
-        stem = Path(directory) / one.figure.name
-        files |= {stem.with_suffix(".svg"): one.svg, stem.with_suffix(".png"): one.png}
+    for figure in draw_figures(report) if drawings is None else drawings:
+        stem = Path(directory) / figure.figure.name
+        files |= {stem.with_suffix(".svg"): figure.svg, stem.with_suffix(".png"): figure.png}
     write_files(files)
     return list(files)

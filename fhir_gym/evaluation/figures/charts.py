@@ -204,10 +204,10 @@ class Violins:
         rows = []
         for at, group in enumerate(self.groups):
             for name, samples in zip(lettered(self.series), self.samples, strict=True):
-                one = samples[at]
-                numbers = (one.mean, one.min, one.q1, one.median, one.q3, one.max)
+                sample = samples[at]
+                numbers = (sample.mean, sample.min, sample.q1, sample.median, sample.q3, sample.max)
                 texts = ("no data" if number is None else f"{number:.{self.digits}f}" for number in numbers)
-                rows.append((group, name, str(one.n), *texts))
+                rows.append((group, name, str(sample.n), *texts))
         columns = (self.head, "run", "n", "mean", "minimum", "lower quartile", "median", "upper quartile", "maximum")
         return _without_empty_columns(columns, rows, 2)
 

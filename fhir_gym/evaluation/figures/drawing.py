@@ -43,12 +43,12 @@ def density(values: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray
         values: At least two values that are not all equal.
         points: Where to estimate.
     """
-    found, counts = np.unique(values, return_counts=True)
+    distinct, counts = np.unique(values, return_counts=True)
     bandwidth = float(values.std(ddof=1)) * len(values) ** -0.2
     total = np.zeros_like(points)
-    for start in range(0, len(found), 1000):
+    for start in range(0, len(distinct), 1000):
         part = slice(start, start + 1000)
-        distances = (points[:, None] - found[None, part]) / bandwidth
+        distances = (points[:, None] - distinct[None, part]) / bandwidth
         total += np.exp(-0.5 * distances**2) @ counts[part]
     highest = float(total.max())
     return total / highest if highest > 0 else total

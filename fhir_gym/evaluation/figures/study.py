@@ -76,8 +76,8 @@ def _rates(
     groups = tuple(experiment or "no experiment" for experiment in experiments)
     rows = []
     for run in pooled.runs:
-        found = [places.get((experiment, _identity(run))) for experiment in experiments]
-        rows.append(tuple(None if place is None else _bar(rate(report.statistics[place])) for place in found))
+        run_places = [places.get((experiment, _identity(run))) for experiment in experiments]
+        rows.append(tuple(None if place is None else _bar(rate(report.statistics[place])) for place in run_places))
     return Bars(title, axis, groups, names, tuple(rows), "experiment", "episodes", 100)
 
 
@@ -132,9 +132,9 @@ def _error_rates(runs: Sequence[RunStatistics], names: tuple[str, ...]) -> Figur
 
 
 def _heat_map(title: str, head: str, every: Sequence[Sequence[ErrorRate]], names: tuple[str, ...]) -> HeatMap:
-    found = [{rate.name: rate for rate in rates if rate.calls} for rates in every]
+    rates_by_name = [{rate.name: rate for rate in rates if rate.calls} for rates in every]
     calls: dict[str, int] = {}
-    for rates in found:
+    for rates in rates_by_name:
         for name, rate in rates.items():
             calls[name] = calls.get(name, 0) + rate.calls
     rows = tuple(sorted(calls, key=lambda name: (-calls[name], name)))
@@ -142,7 +142,8 @@ def _heat_map(title: str, head: str, every: Sequence[Sequence[ErrorRate]], names
         title = f"{title} ({_MAX_ROWS} of {len(rows)}, with the most calls)"
         rows = rows[:_MAX_ROWS]
     cells = tuple(
-        tuple(Cell(rates[row].errors, rates[row].calls) if row in rates else None for rates in found) for row in rows
+        tuple(Cell(rates[row].errors, rates[row].calls) if row in rates else None for rates in rates_by_name)
+        for row in rows
     )
     return HeatMap(title, "error rate (%)", head, rows, names, cells)
 
@@ -211,11 +212,11 @@ def _grouped(
     names: tuple[str, ...],
     of: Callable[[TokenUse], Sequence[tuple[str, Distribution]]],
 ) -> Violins:
-    found = [dict(of(run.tokens)) for run in runs]
+    token_groups = [dict(of(run.tokens)) for run in runs]
     labels = dict.fromkeys(label for run in runs for label, sample in of(run.tokens) if sample.n)
     order = tuple(dict.fromkeys(label for run in runs for label, _ in of(run.tokens)))
     groups = tuple(label for label in order if label in labels)
-    samples = tuple(tuple(one.get(group, _NOTHING) for group in groups) for one in found)
+    samples = tuple(tuple(distributions.get(group, _NOTHING) for group in groups) for distributions in token_groups)
     return Violins(title, "tokens", groups, names, samples, head)
 
 

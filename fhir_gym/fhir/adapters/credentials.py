@@ -179,11 +179,11 @@ class ServerAddress:
 def _secrets(name: str, value: str) -> list[str]:
     """Return the parts of a header that must not be shown: the value, its last word, and a password in it."""
     scheme, _, token = value.rpartition(" ")
-    found = [value, token]
+    texts = [value, token]
     if name.lower() in ("authorization", "proxy-authorization") and scheme.lower() == "basic":
         with suppress(ValueError):  # the header has another form
-            found.append(b64decode(token).decode().partition(":")[2])
-    return found
+            texts.append(b64decode(token).decode().partition(":")[2])
+    return texts
 
 
 def _forms(secrets: Iterable[str], shortest: int) -> list[str]:

@@ -96,7 +96,7 @@ def fhir_endpoint(
         )
         try:
             response = await queue.run(
-                http.client, partial(answer, request), expected=_expected(request), wanted=_wanted(http)
+                http.client, partial(answer, request), expected=_expected(request), is_wanted=_wanted(http)
             )
         except (InfraError, WorldError) as error:
             return _outcome(500, str(error))
@@ -139,10 +139,10 @@ def _expected(request: Request) -> float:
 
 
 def _wanted(http: HttpRequest) -> Callable[[], Awaitable[bool]]:
-    async def wanted() -> bool:
+    async def is_wanted() -> bool:
         return not await http.is_disconnected()
 
-    return wanted
+    return is_wanted
 
 
 def _is_browser_at_base(http: HttpRequest, path: str) -> bool:
@@ -226,7 +226,8 @@ def front_page(world: World, base: str) -> str:
     kinds = sorted(counts, key=lambda kind: (kind != "Patient", -counts[kind], kind))[:5]
     examples = [f"{kind}?_count=5" for kind in kinds] or ["Patient?_count=5"]
     links = "\n".join(
-        f'<li><a href="{escape(f"{base}/{one}")}"><code>GET {escape(one)}</code></a></li>' for one in examples
+        f'<li><a href="{escape(f"{base}/{example}")}"><code>GET {escape(example)}</code></a></li>'
+        for example in examples
     )
     return _PAGE.format(
         name=escape(world.manifest.name),
@@ -280,7 +281,12 @@ class RequestQueue:
     _task: asyncio.Task[None] | None = None
 
     async def run(
-        self, client: Hashable, work: Callable[[], Response], *, expected: float, wanted: Callable[[], Awaitable[bool]]
+        self,
+        client: Hashable,
+        work: Callable[[], Response],
+        *,
+        expected: float,
+        is_wanted: Callable[[], Awaitable[bool]],
     ) -> Response | None:
         """Wait for the request's turn and run it.
 
@@ -288,14 +294,14 @@ class RequestQueue:
             client: The client's address and port.
             work: Function that answers the request without waiting.
             expected: The expected duration in seconds. If clients have equal use, the shortest request goes first.
-            wanted: Function that returns whether the client is still connected; called if the request had to wait.
+            is_wanted: Function that returns whether the client is still connected; called if the request had to wait.
 
         Returns:
             The response; None if the client is gone.
         """
         answer: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
         self._arrived += 1
-        self._waiting.append(_Waiting(client, expected, work, wanted, self._arrived, answer))
+        self._waiting.append(_Waiting(client, expected, work, is_wanted, self._arrived, answer))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         return await answer
@@ -304,7 +310,9 @@ class RequestQueue:
         try:
             waited = False
             while self._waiting:
-                chosen = min(self._waiting, key=lambda one: (self.used(one.client) + one.expected, one.number))
+                chosen = min(
+                    self._waiting, key=lambda waiting: (self.used(waiting.client) + waiting.expected, waiting.number)
+                )
                 self._waiting.remove(chosen)
                 if not chosen.answer.done():  # the answer to a cancelled request is already done
                     await self._answer(chosen, waited=waited)

@@ -98,13 +98,15 @@ class Outgoing:
                 raise FhirServerError(
                     f"the server answered {len(bundle['entry'])} entries instead of {len(self.parts)}"
                 )
-            answers = {number: one.answer for number, one in self.refused.items()}
+            answers = {number: entry.answer for number, entry in self.refused.items()}
             body = serialization.dumps(bundle | {"entry": self.woven(bundle["entry"], answers)})
-            log = self.woven(done, {number: one.interaction for number, one in self.refused.items()})
+            log = self.woven(done, {number: entry.interaction for number, entry in self.refused.items()})
         else:
-            failed = {number: one.interaction._replace(status=response.status) for number, one in self.refused.items()}
+            failed = {
+                number: entry.interaction._replace(status=response.status) for number, entry in self.refused.items()
+            }
             log = self.woven(done, failed)
-        numbered = tuple(one._replace(entry=number) for number, one in enumerate(log))
+        numbered = tuple(interaction._replace(entry=number) for number, interaction in enumerate(log))
         return Response(response.status, response.headers, body, numbered)
 
 
@@ -116,12 +118,12 @@ def is_bundle(request: Request) -> bool:
 def in_requested_format(request: Request, response: Response) -> Response:
     """Return the JSON response to a write in the format that the agent asked for."""
     pairs = decode_query(request.query)
-    wanted, indent = requested_format(request, pairs), ("_pretty", "true") in pairs
-    if (wanted is DEFAULT_FORMAT and not indent) or not response.headers.get("Content-Type", "").startswith(FHIR_JSON):
+    format_, indent = requested_format(request, pairs), ("_pretty", "true") in pairs
+    if (format_ is DEFAULT_FORMAT and not indent) or not response.headers.get("Content-Type", "").startswith(FHIR_JSON):
         return response
     headers = {name: value for name, value in response.headers.items() if name != "Content-Type"}
     try:
-        return write_response(replace(response, headers=headers), wanted, indent=indent, limits=Limits())
+        return write_response(replace(response, headers=headers), format_, indent=indent, limits=Limits())
     except FhirError:  # nested too deeply for the format
         return response
 
@@ -129,8 +131,8 @@ def in_requested_format(request: Request, response: Response) -> Response:
 def _bundle_of(body: bytes) -> Resource:
     """Parse a Bundle; one without entries if it is none."""
     try:
-        found = serialization.loads(body)
+        document = serialization.loads(body)
     except ValueError:
-        found = None
-    bundle: Resource = found if isinstance(found, dict) else {}
+        document = None
+    bundle: Resource = document if isinstance(document, dict) else {}
     return bundle if isinstance(bundle.get("entry"), list) else bundle | {"entry": []}

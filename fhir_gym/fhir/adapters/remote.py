@@ -184,8 +184,8 @@ class RemoteSession(FhirSession):
             self._journal.answered(new)
         after = read_all(self._http, [state.key for changed in states for state in changed], self._now)
         states = [[state._replace(after=after[state.key]) for state in changed] for changed in states]
-        known = [state for changed in states for state in changed if response.status < 300 or state.effect]
-        self._log[position:] = known + [ResourceStates(kind, id, None) for kind, id in new]
+        kept_states = [state for changed in states for state in changed if response.status < 300 or state.effect]
+        self._log[position:] = kept_states + [ResourceStates(kind, id, None) for kind, id in new]
         return replace(response, done=interactions(request, response, parts, states))
 
     @contextmanager
@@ -221,7 +221,9 @@ class RemoteSession(FhirSession):
     def _before(self, parts: Sequence[RequestPart]) -> list[list[ResourceStates]]:
         """Return the resources that each part of a write may change."""
         targets = [part.target for part in parts]
-        current = read_all(self._http, [(one.type, one.id) for one in targets if one and one.id], self._now)
+        current = read_all(
+            self._http, [(target.type, target.id) for target in targets if target and target.id], self._now
+        )
         return [self._states(target, current) if target else [] for target in targets]
 
     def _states(self, target: WriteTarget, current: Mapping[Key, Resource | None]) -> list[ResourceStates]:
@@ -246,8 +248,11 @@ class RemoteSession(FhirSession):
         """PUT resources at their ids, in transactions; HAPI refuses ids that consist of digits only."""
         for batch in batches_by_reference(list(resources), _BATCH):
             entries = [
-                {"resource": one, "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"}}
-                for one in batch
+                {
+                    "resource": resource,
+                    "request": {"method": "PUT", "url": f"{resource['resourceType']}/{resource['id']}"},
+                }
+                for resource in batch
             ]
             bundle = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
             request = Request("POST", "", headers={"content-type": FHIR_JSON}, body=serialization.dumps(bundle))
@@ -325,10 +330,10 @@ class RemoteSession(FhirSession):
             if told is None:
                 unknown += [write.problem] if write.creates or write.doubt else []
                 continue
-            known = {state.key for state in self._log}
+            logged_keys = {state.key for state in self._log}
             others: dict[Key, list[Version]] = {}
             for version in told[0]:
-                if version.key not in known:
+                if version.key not in logged_keys:
                     others.setdefault(version.key, []).append(version)
             for (kind, id), versions in others.items():
                 try:
@@ -356,20 +361,22 @@ class RemoteSession(FhirSession):
 
     @override
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
-        found = []
+        listed = []
         start = since.writes if since else 0
         written = self._written(start)
-        current = read_all(self._http, [one.key for one in written], self.read)
+        current = read_all(self._http, [states.key for states in written], self.read)
         for kind, id, before, _ in written:
             after = current[kind, id]
-            seen = [one.after for one in self._log[start:] if (one.type, one.id) == (kind, id) and one.effect]
+            seen = [
+                states.after for states in self._log[start:] if (states.type, states.id) == (kind, id) and states.effect
+            ]
             if before == after and (before is None or not seen):
                 continue
             what: Literal["created", "updated", "deleted"] = (
                 "created" if before is None else "deleted" if after is None else "updated"
             )
-            found.append(Change(what, kind, id, before, after, self._versions(kind, id, before, seen)))
-        return found
+            listed.append(Change(what, kind, id, before, after, self._versions(kind, id, before, seen)))
+        return listed
 
     def _versions(
         self, resource_type: str, id: str, before: Resource | None, seen: list[Resource | None]
@@ -387,8 +394,8 @@ class RemoteSession(FhirSession):
             if before is not None and resource and _version(resource) == _version(before):
                 break
             versions.append(resource)
-        known = {one and _version(one) for one in versions}
-        unlisted = [one for one in seen if (one and _version(one)) not in known]
+        version_ids = {version and _version(version) for version in versions}
+        unlisted = [resource for resource in seen if (resource and _version(resource)) not in version_ids]
         return (*unlisted, *reversed(versions))
 
     def _history(self, resource_type: str, id: str, count: int) -> list[Resource | None] | None:
@@ -424,7 +431,7 @@ class RemoteSession(FhirSession):
 
     def _check_world(self, changed_states: Sequence[ResourceStates]) -> None:
         """Check some patients, but none that an interrupted session may have deleted."""
-        changed = {one.id for one in changed_states if one.type == "Patient"}
+        changed = {changed_state.id for changed_state in changed_states if changed_state.type == "Patient"}
         ids = [id for id in self.world.ids("Patient") if id not in changed]
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:

@@ -153,12 +153,12 @@ class RemoteClient:
     def json(self, response: Response) -> Resource:
         """Parse the JSON object in an answer; decimals keep their digits."""
         try:
-            found = serialization.loads(response.body)
+            document = serialization.loads(response.body)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise FhirServerError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
-        return found
+        return document
 
     def _attempt(self, request: Request, repeatable: bool) -> Response | _Failure:
         try:
@@ -234,13 +234,13 @@ def read_all(
         read_one: Function that reads one resource. It is called for a single resource, and for each resource of a batch
             for which the server's answer neither contains the resource nor says that it does not exist.
     """
-    found: dict[Key, Resource | None] = {}
+    resources: dict[Key, Resource | None] = {}
     distinct = list(dict.fromkeys(keys))
     for start in range(0, len(distinct), _BATCH):
         chunk = distinct[start : start + _BATCH]
         if len(chunk) > 1:
-            found |= _read_batch(client, chunk)
-    return {key: found[key] if key in found else read_one(*key) for key in distinct}
+            resources |= _read_batch(client, chunk)
+    return {key: resources[key] if key in resources else read_one(*key) for key in distinct}
 
 
 def _read_batch(client: RemoteClient, keys: Sequence[Key]) -> dict[Key, Resource | None]:
@@ -253,14 +253,14 @@ def _read_batch(client: RemoteClient, keys: Sequence[Key]) -> dict[Key, Resource
     answers = client.json(response).get("entry") if response.status == 200 else None
     if not isinstance(answers, list) or len(answers) != len(keys):
         return {}
-    found: dict[Key, Resource | None] = {}
+    resources: dict[Key, Resource | None] = {}
     for key, answer in zip(keys, answers, strict=True):
         status, resource = _entry(answer)
         if status in _ABSENT:
-            found[key] = None
+            resources[key] = None
         elif status == "200" and (resource.get("resourceType"), resource.get("id")) == key:
-            found[key] = resource
-    return found
+            resources[key] = resource
+    return resources
 
 
 def _entry(answer: Json) -> tuple[str, Resource]:

@@ -60,7 +60,7 @@ def answers(request: Request, response: Response) -> list[WriteAnswer]:
     if response.status != 200:
         return []
     told = (_object(entry.get("response")) for entry in _entries(_parsed(response)))
-    return [_answer(_status(one.get("status")), str(one.get("location", ""))) for one in told]
+    return [_answer(_status(resource.get("status")), str(resource.get("location", ""))) for resource in told]
 
 
 def _answer(status: int, place: str) -> WriteAnswer:

@@ -80,9 +80,9 @@ class RequestReader:
         """Return the embedded server's answer to a request that is not sent."""
         response = self._session.handle(request)
         self._session.rollback()
-        if not any(one.effect for one in response.done):
+        if not any(interaction.effect for interaction in response.done):
             return response
-        done = tuple(one._replace(status=400, effect="") for one in response.done)
+        done = tuple(interaction._replace(status=400, effect="") for interaction in response.done)
         return Response(400, {"Content-Type": JSON}, serialization.dumps(operation_outcome(_UNSENDABLE)), done)
 
     # Requests other than bundles
@@ -221,7 +221,7 @@ class RequestReader:
         if not parts:
             raise _NotUnderstoodError
         if len(parts) < len(listed):
-            rest = [_STAND_IN if number in parts else one for number, one in enumerate(listed)]
+            rest = [_STAND_IN if number in parts else entry for number, entry in enumerate(listed)]
             body = serialization.dumps({"resourceType": "Bundle", "type": kind, "entry": rest})
             headers = {**request.headers, "content-type": FHIR_JSON}
             response = self._answer(replace(request, headers=headers, body=body))

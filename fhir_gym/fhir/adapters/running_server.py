@@ -101,7 +101,7 @@ def _renamer(old: str, new: str) -> Callable[[bytes], bytes]:
     pattern = re.compile(b"(" + b"|".join(map(re.escape, forms)) + b")" + _END)
 
     def rename(content: bytes) -> bytes:
-        return pattern.sub(lambda found: forms[found.group()], content)
+        return pattern.sub(lambda match: forms[match.group()], content)
 
     return rename
 

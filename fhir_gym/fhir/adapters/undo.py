@@ -32,20 +32,23 @@ def batches_by_reference(resources: Sequence[Resource], size: int) -> list[list[
     """
     if len(resources) <= size:
         return [list(resources)] if resources else []
-    found: list[list[Resource]] = [[]]
-    for group in _groups({f"{one['resourceType']}/{one['id']}": one for one in resources}):
-        if found[-1] and len(found[-1]) + len(group) > size:
-            found.append([])
-        found[-1] += group
-    return found
+    batches: list[list[Resource]] = [[]]
+    for group in _groups({f"{resource['resourceType']}/{resource['id']}": resource for resource in resources}):
+        if batches[-1] and len(batches[-1]) + len(group) > size:
+            batches.append([])
+        batches[-1] += group
+    return batches
 
 
 def _groups(by_key: dict[str, Resource]) -> list[list[Resource]]:
     """Return the resources in the order of their references; those in a cycle share a group."""
     leader = {key: key for key in by_key}
-    targets = {key: [found.value["reference"] for found in find_references(one)] for key, one in by_key.items()}
+    targets = {
+        key: [reference.value["reference"] for reference in find_references(resource)]
+        for key, resource in by_key.items()
+    }
     while True:
-        graph: dict[str, set[str]] = {one: set() for one in leader.values()}
+        graph: dict[str, set[str]] = {leading: set() for leading in leader.values()}
         for key, referred in targets.items():
             graph[leader[key]] |= {leader[to] for to in referred if to in leader and leader[to] != leader[key]}
         try:
@@ -54,10 +57,10 @@ def _groups(by_key: dict[str, Resource]) -> list[list[Resource]]:
         except CycleError as error:
             cycle = set(error.args[1])
             first = min(cycle)
-            leader = {key: first if one in cycle else one for key, one in leader.items()}
-    groups: dict[str, list[Resource]] = {one: [] for one in order}
-    for key, one in by_key.items():
-        groups[leader[key]].append(one)
+            leader = {key: first if leading in cycle else leading for key, leading in leader.items()}
+    groups: dict[str, list[Resource]] = {leading: [] for leading in order}
+    for key, resource in by_key.items():
+        groups[leader[key]].append(resource)
     return [*groups.values()]
 
 
@@ -90,7 +93,9 @@ def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resou
             body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
             updates.append({"resource": body, "request": {"method": "PUT", "url": url}})
             _remove_labels(client, url, _added(_labels(old.before), _labels(now or {})))
-    deletions = [[_deletion(one) for one in reversed(batch)] for batch in reversed(batches_by_reference(new, _BATCH))]
+    deletions = [
+        [_deletion(resource) for resource in reversed(batch)] for batch in reversed(batches_by_reference(new, _BATCH))
+    ]
     if len(changed) <= _BATCH:
         batches = [[entry for batch in deletions for entry in batch] + updates]
     else:  # the updates come first, because they remove references to what is deleted
@@ -275,7 +280,7 @@ class UndoJournal:
                 self.path.unlink(missing_ok=True)
         except OSError as error:
             raise self._unusable(error) from error
-        self._known = {(one.type, one.id) for one in kept}
+        self._known = {(states.type, states.id) for states in kept}
 
     def keep(self) -> None:
         """Let `truncate` keep the notes so far, so that the next session with this journal undoes the writes again."""
@@ -286,7 +291,7 @@ class UndoJournal:
         lines = [self._head, line] if new else [line]
         try:
             with self.path.open("wb" if new else "ab") as file:
-                file.write(b"".join(serialization.dumps(one) + b"\n" for one in lines))
+                file.write(b"".join(serialization.dumps(resource) + b"\n" for resource in lines))
                 file.flush()
                 if sync:
                     os.fsync(file.fileno())

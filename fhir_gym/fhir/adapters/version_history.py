@@ -41,18 +41,18 @@ def present(client: RemoteClient) -> str | None:
 
 def versions_since(client: RemoteClient, time: str) -> tuple[list[Version], str] | None:
     """Return the versions since a time, newest first, and the present time; None if the server does not tell."""
-    found: list[Version] = []
+    versions: list[Version] = []
     later: str | None = None
     url: str | None = f"/_history?_since={quote(time)}&_count={_PAGE}"
     for _ in range(_MOST_PAGES):
         if url is None:
-            return found, max(time, later or time)
+            return versions, max(time, later or time)
         try:
             bundle = client.page(url)
         except FhirError:
             return None
         later = later or _present(bundle)
-        found += [version for entry in _entries(bundle) if (version := _version(entry))]
+        versions += [version for entry in _entries(bundle) if (version := _version(entry))]
         url = link(bundle, "next")
     return None
 

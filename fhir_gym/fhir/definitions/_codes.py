@@ -38,8 +38,8 @@ def enum_name(binding: str) -> str | None:
 def system(binding: str) -> str | None:
     """Return the enumeration's code system; None if the enumeration has several or HAPI accepts any code."""
     entry = _entry(binding)
-    found: str | None = entry["system"] if entry["enum"] else None
-    return found
+    url: str | None = entry["system"] if entry["enum"] else None
+    return url
 
 
 _COMPLETE = "(complete)"

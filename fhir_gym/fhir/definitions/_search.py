@@ -43,7 +43,7 @@ def _table() -> dict[str, list[list[Any]]]:
 
 @cache
 def _all() -> Mapping[str, Mapping[str, SearchParameter]]:
-    found: dict[str, Mapping[str, SearchParameter]] = {}
+    parameters: dict[str, Mapping[str, SearchParameter]] = {}
     number = 0
     for resource_type in RESOURCE_TYPES:
         rows = [*_table()["Resource"], *_table()["DomainResource"], *_table()[resource_type]]
@@ -51,8 +51,8 @@ def _all() -> Mapping[str, Mapping[str, SearchParameter]]:
         for parameter in _searchable(resource_type, rows):
             number += 1
             own[parameter[0]] = SearchParameter(number, *parameter)
-        found[resource_type] = MappingProxyType(own)
-    return found
+        parameters[resource_type] = MappingProxyType(own)
+    return parameters
 
 
 def _searchable(resource_type: str, rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -146,8 +146,8 @@ def _extension(url: str) -> ExtensionDefinition:
 
 def profiled_type(url: str) -> str | None:
     """Return the type that a profile of HL7 constrains."""
-    found: str | None = _table()["profiles"].get(url)
-    return found
+    resource_type: str | None = _table()["profiles"].get(url)
+    return resource_type
 
 
 @cache

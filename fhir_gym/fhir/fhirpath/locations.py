@@ -94,18 +94,18 @@ def _members(node: Node, name: str) -> list[Node]:
     """Return the values of a node's property; for a choice, `name` may be the stem."""
     if not isinstance(node.value, dict) or not node.content:
         return []
-    found: list[Node] = []
+    nodes: list[Node] = []
     for key, element in _named(node, name):
         value = node.value.get(key)
         if isinstance(value, list):
-            found += [
+            nodes += [
                 Node(item, node.budget, _content(element, item), node.value, key, position, element)
                 for position, item in enumerate(value)
             ]
         elif value is not None:
-            found.append(Node(value, node.budget, _content(element, value), node.value, key, None, element))
-    node.budget.spend(len(found))
-    return found
+            nodes.append(Node(value, node.budget, _content(element, value), node.value, key, None, element))
+    node.budget.spend(len(nodes))
+    return nodes
 
 
 def _named(node: Node, name: str) -> list[tuple[str, Element]]:
@@ -170,11 +170,11 @@ def _where(test: Test) -> Step:
     return lambda nodes: [node for node in nodes if test(node)]
 
 
-def _equal(one: Json, other: Json) -> bool:
+def _equal(value: Json, other: Json) -> bool:
     """Return whether scalars are equal; codes, dates and strings compare as text, numbers by value."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return bool(one == other)
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    return bool(value == other)
 
 
 def _compare(left: Values, right: Values, *, equal: bool) -> Test:
@@ -192,8 +192,8 @@ def _truth(values: Values) -> Test:
     """Return the test for a criterion without a comparison. The test passes if a value exists and is not false."""
 
     def test(node: Node) -> bool:
-        found = values(node)
-        return bool(found) and found[0] is not False
+        results = values(node)
+        return bool(results) and results[0] is not False
 
     return test
 
@@ -220,7 +220,9 @@ def parse_path(text: str) -> PatchPath:
 def _chain(chain: Chain) -> tuple[Step, ...]:
     if chain.start is not None:
         raise PathError("parentheses are not supported here")
-    return tuple(_step(one, first=not number and not chain.this) for number, one in enumerate(chain.invocations))
+    return tuple(
+        _step(invocation, first=not number and not chain.this) for number, invocation in enumerate(chain.invocations)
+    )
 
 
 def _step(invocation: Invocation, *, first: bool) -> Step:
@@ -263,5 +265,5 @@ def _values(expression: Expression) -> Values:
             return lambda node: [bool(evaluate(steps, node)) is (name == "exists")]
         case Chain():
             path = _chain(expression)
-            return lambda node: [found.value for found in evaluate(path, node)]
+            return lambda node: [child.value for child in evaluate(path, node)]
     raise PathError("this form of expression is not supported here")

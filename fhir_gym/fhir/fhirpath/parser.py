@@ -126,16 +126,16 @@ class _Parser:
         self._depth = 0
 
     def alternatives(self) -> list[tuple[Expression, str]]:
-        found = []
+        parsed = []
         while True:
             start = self._ends[self._next]
             expression = self._logic("or")
-            found.append((expression, self._text[start : self._ends[self._next]].strip()))
+            parsed.append((expression, self._text[start : self._ends[self._next]].strip()))
             if not self._accept("|"):
                 break
         if self._next < len(self._tokens):
             raise PathError(f"unexpected {self._peek()!r} in {self._text!r}")
-        return found
+        return parsed
 
     def _logic(self, operator: str) -> Expression:
         operands = []
@@ -215,15 +215,15 @@ class _Parser:
         return self._tokens[self._next][1] if self._next < len(self._tokens) else ""
 
     def _accept(self, text: str) -> bool:
-        found = self._peek() == text
-        self._next += found
-        return found
+        is_next = self._peek() == text
+        self._next += is_next
+        return is_next
 
     def _take(self, kind: str = "", text: str = "") -> str:
         if self._next >= len(self._tokens):
             raise PathError(f"{self._text!r} ends too early")
-        found_kind, found = self._tokens[self._next]
-        if (kind and found_kind != kind) or (text and found != text):
-            raise PathError(f"unexpected {found!r} in {self._text!r}")
+        found_kind, token = self._tokens[self._next]
+        if (kind and found_kind != kind) or (text and token != text):
+            raise PathError(f"unexpected {token!r} in {self._text!r}")
         self._next += 1
-        return found
+        return token

@@ -85,12 +85,12 @@ def compile_below(expression: str, base: SearchPath) -> tuple[SearchPath, ...]:
 
 
 def _compile(expression: str, start: SearchPath, *, relative: bool) -> tuple[SearchPath, ...]:
-    found: dict[SearchPath, None] = {}
+    paths: dict[SearchPath, None] = {}
     for alternative, text in parse_alternatives(expression):
         source = _BESIDE_PATH.sub("", text)
         for path in _alternative(alternative, start, relative=relative):
-            found[replace(path, source=source)] = None
-    return tuple(found)
+            paths[replace(path, source=source)] = None
+    return tuple(paths)
 
 
 def _alternative(expression: Expression, start: SearchPath, *, relative: bool) -> list[SearchPath]:
@@ -143,8 +143,8 @@ def _enter(path: SearchPath, name: str) -> list[SearchPath]:
     """Return the path to the element with this name; for a choice, return the paths to all its types."""
     if not path.content:
         return []
-    found = [e for e in children(path.content).values() if name in (e.name, e.choice)]
+    elements = [e for e in children(path.content).values() if name in (e.name, e.choice)]
     return [
         SearchPath((*path.steps, PathStep(e.name)), e.type, e.content, system=e.system, many=path.many or e.many)
-        for e in found
+        for e in elements
     ]

@@ -38,10 +38,10 @@ class _Node:
 
     def walks(self) -> dict[str, _Walk]:
         """Return the functions for the child elements, by name."""
-        found: dict[str, tuple[_Walk, ...]] = {}
+        by_type: dict[str, tuple[_Walk, ...]] = {}
         for step, node in self.steps.items():
-            found[step.key] = (*found.get(step.key, ()), _walk(step, node))
-        return {key: walks[0] if len(walks) == 1 else _each(walks) for key, walks in found.items()}
+            by_type[step.key] = (*by_type.get(step.key, ()), _walk(step, node))
+        return {key: walks[0] if len(walks) == 1 else _each(walks) for key, walks in by_type.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class _Extractor:
 
 @lru_cache(maxsize=1024)
 def _extractor(resource_type: str, pids: frozenset[int] | None) -> _Extractor:
-    found = index_spec(resource_type)
-    when = found.when.pids[0] if found.when else 0
-    wanted = [(kind, path, pid) for kind, path, pid in found.indexed if pids is None or pid in pids]
+    spec = index_spec(resource_type)
+    when = spec.when.pids[0] if spec.when else 0
+    indexed = [(kind, path, pid) for kind, path, pid in spec.indexed if pids is None or pid in pids]
     beside = pids is not None and when not in pids
-    if beside and any(kind == "token" for kind, *_ in wanted):
-        wanted += [(kind, path, pid) for kind, path, pid in found.indexed if pid == when]
+    if beside and any(kind == "token" for kind, *_ in indexed):
+        indexed += [(kind, path, pid) for kind, path, pid in spec.indexed if pid == when]
     top = _Node()
-    for kind, path, pid in wanted:
+    for kind, path, pid in indexed:
         top.reach(path.steps).writers.append((truth if path.truth else _writer(kind, path), pid))
-    absent = tuple(dict.fromkeys(pid for _, path, pid in wanted if path.truth))
-    return _Extractor(tuple(top.walks().items()), found.compartment, when, beside, absent)
+    absent = tuple(dict.fromkeys(pid for _, path, pid in indexed if path.truth))
+    return _Extractor(tuple(top.walks().items()), spec.compartment, when, beside, absent)
 
 
 def _walk(step: PathStep, node: _Node) -> _Walk:
@@ -112,8 +112,8 @@ def _leaf(write: Writer, pid: int) -> _Walk:
 
 def _each(walks: tuple[_Walk, ...]) -> _Walk:
     def walk(value: Json, rows: RowBuffer) -> None:
-        for one in walks:
-            one(value, rows)
+        for part in walks:
+            part(value, rows)
 
     return walk
 
@@ -219,13 +219,13 @@ def _token_rows(rows: RowBuffer, when: int) -> list[tuple[Any, ...]]:
             at = low
             break
     seen: dict[tuple[int, str], int] = {}
-    found = []
+    token_rows = []
     rid, compartment = rows.rid, rows.compartment
     for pid, value, system in rows.token:
         n = seen.get((pid, value), 0)
         seen[pid, value] = n + 1
-        found.append((pid, value, compartment, rid, n, system, at))
-    return found
+        token_rows.append((pid, value, compartment, rid, n, system, at))
+    return token_rows
 
 
 def references(resource: Resource) -> list[tuple[str, str]]:
@@ -235,13 +235,13 @@ def references(resource: Resource) -> list[tuple[str, str]]:
         The path as in the search parameter (``Patient.managingOrganization``), and the reference as written (relative
         or not), in the order of the paths.
     """
-    found: dict[tuple[str, str], None] = {}
+    targets: dict[tuple[str, str], None] = {}
     for kind, path, _ in index_spec(resource["resourceType"]).indexed:
         if kind == "reference" and path.type == "Reference":
             for value in _values(resource, path.steps):
                 if isinstance(value, dict) and isinstance(text := value.get("reference"), str):
-                    found[path.source, text] = None
-    return list(found)
+                    targets[path.source, text] = None
+    return list(targets)
 
 
 def _values(value: Json, steps: tuple[PathStep, ...]) -> Iterator[Json]:

@@ -99,17 +99,17 @@ def index_spec(resource_type: str) -> IndexSpec:
     names: dict[str, tuple[int, ...]] = {}
     for parameter in parameters.values():
         names[parameter.name] = tuple(
-            _use(paths, parameter.id * _IDS_PER_PARAMETER + n, kind, found)
-            for n, (kind, found) in enumerate(_parts(parameter, resource_type, parameters))
+            _use(paths, parameter.id * _IDS_PER_PARAMETER + n, kind, paths_of_part)
+            for n, (kind, paths_of_part) in enumerate(_parts(parameter, resource_type, parameters))
         )
     uses: _Uses = {}
-    for user, (kind, found, _) in paths.items():
-        for path in found:
+    for user, (kind, paths_of_kind, _) in paths.items():
+        for path in paths_of_kind:
             uses.setdefault((kind, path), set()).add(user)
     pids = _numbers(uses)
     fields = {
-        user: IndexField(kind, tuple(sorted({pids[kind, p] for p in found})), target, found)
-        for user, (kind, found, target) in paths.items()
+        user: IndexField(kind, tuple(sorted({pids[kind, p] for p in path})), target, path)
+        for user, (kind, path, target) in paths.items()
     }
     simple = {n: fields[users[0]] for n, users in names.items() if users and parameters[n].type not in _PARTS}
     compartment, pid, types = _compartment(simple, parameters)
@@ -130,10 +130,10 @@ def _use(
     paths: dict[int, tuple[str, tuple[SearchPath, ...], str | None]],
     user: int,
     kind: str,
-    found: tuple[SearchPath, ...],
+    search_paths: tuple[SearchPath, ...],
 ) -> int:
-    target = next((p.target for p in found if p.target), None)
-    plain = tuple(replace(p, target=None) for p in found if p.truth or (kind, p.type) in WRITERS)
+    target = next((p.target for p in search_paths if p.target), None)
+    plain = tuple(replace(p, target=None) for p in search_paths if p.truth or (kind, p.type) in WRITERS)
     paths[user] = (kind, plain, target)
     return user
 
@@ -148,11 +148,11 @@ def _parts(
         for name in ("latitude", "longitude"):
             yield "number", compile_expression(f"{parameter.expression}.{name}", resource_type)
         return
-    found = compile_expression(parameter.expression, resource_type)
+    paths = compile_expression(parameter.expression, resource_type)
     if parameter.type != "composite":
-        yield parameter.type, found
+        yield parameter.type, paths
         return
-    base = found[-1]  # for "Observation | Observation.component" HAPI uses only the components
+    base = paths[-1]  # for "Observation | Observation.component" HAPI uses only the components
     for name, expression in parameter.components:
         kind = parameters[name].type if name in parameters else "token"
         if expression.startswith("%resource."):

@@ -122,17 +122,17 @@ def _concept(value: Json, pid: int, rows: RowBuffer) -> None:
 
 def _identifier(value: Json, pid: int, rows: RowBuffer) -> None:
     if isinstance(value, dict):
-        found, system = _text(value.get("value")), _text(value.get("system"))
-        if found or system:
-            rows.token[pid, found, system] = None
+        text, system = _text(value.get("value")), _text(value.get("system"))
+        if text or system:
+            rows.token[pid, text, system] = None
         kind = value.get("type")
         if isinstance(kind, dict):
             _display(kind.get("text"), pid, rows)
 
 
 def _contact_point(value: Json, pid: int, rows: RowBuffer) -> None:
-    if isinstance(value, dict) and (found := _text(value.get("value"))):
-        rows.token[pid, found, _text(value.get("system"))] = None
+    if isinstance(value, dict) and (text := _text(value.get("value"))):
+        rows.token[pid, text, _text(value.get("system"))] = None
 
 
 def _boolean(value: Json, pid: int, rows: RowBuffer) -> None:
@@ -141,8 +141,8 @@ def _boolean(value: Json, pid: int, rows: RowBuffer) -> None:
 
 
 def _plain_token(value: Json, pid: int, rows: RowBuffer) -> None:
-    if found := _text(value):
-        rows.token[pid, found, ""] = None
+    if text := _text(value):
+        rows.token[pid, text, ""] = None
 
 
 # strings
@@ -168,9 +168,9 @@ def _parts_of(*names: str) -> Writer:
 # dates
 
 
-def _span(found: Interval | None, pid: int, rows: RowBuffer) -> None:
-    if found:
-        low, high, low_day, high_day = found
+def _span(spanned: Interval | None, pid: int, rows: RowBuffer) -> None:
+    if spanned:
+        low, high, low_day, high_day = spanned
         rows.date[pid, rows.compartment, low, rows.rid, high, low_day, high_day] = None
 
 
@@ -193,9 +193,9 @@ def _timing(value: Json, pid: int, rows: RowBuffer) -> None:
     bounds = repeat.get("boundsPeriod") if isinstance(repeat, dict) else None
     if isinstance(bounds, dict):
         spans.append(period(_text(bounds.get("start")), _text(bounds.get("end"))))
-    found = [s for s in spans if s]
-    if found:
-        first, last = min(found, key=lambda s: s.low), max(found, key=lambda s: s.high)
+    intervals = [s for s in spans if s]
+    if intervals:
+        first, last = min(intervals, key=lambda s: s.low), max(intervals, key=lambda s: s.high)
         _span(Interval(first.low, min(last.high, FAR_FUTURE), first.low_day, last.high_day), pid, rows)
 
 

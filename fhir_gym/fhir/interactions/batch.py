@@ -170,7 +170,7 @@ class _Batch(_Run):
     """Runs entries independently."""
 
     def answers(self, entries: list[BundleEntry]) -> list[bytes]:
-        found: dict[int, bytes] = {}
+        by_number: dict[int, bytes] = {}
         full = preference(self.ctx.request) == "representation"
         if any(not entry.verb for entry in entries):
             raise no_verb(next(entry.number for entry in entries if not entry.verb))
@@ -178,17 +178,17 @@ class _Batch(_Run):
             try:
                 entry.check()
                 if entry.verb == "GET":
-                    found[entry.number] = self.get(entry)
+                    by_number[entry.number] = self.get(entry)
                     continue
                 with refusing(), self.ctx.store.atomic():
                     written = self._write(entry)
                 self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
-                found[entry.number] = _done(written, entry, full=full)
+                by_number[entry.number] = _done(written, entry, full=full)
             except FhirError as error:
                 self._check_budget()
                 self.done.setdefault(entry.number, entry.attempt()._replace(status=error.status))
-                found[entry.number] = _failed(self._as_batch_says(entry, error))
-        return [found[entry.number] for entry in entries]
+                by_number[entry.number] = _failed(self._as_batch_says(entry, error))
+        return [by_number[entry.number] for entry in entries]
 
     def _as_batch_says(self, entry: BundleEntry, error: FhirError) -> FhirError:
         if entry.verb == "DELETE" and error.status == 409:
@@ -276,20 +276,20 @@ class _Transaction(_Run):
                 raise no_verb(entry.number)
             entry.check()
         _check_distinct(entries)
-        found: dict[int, bytes] = {}
+        by_number: dict[int, bytes] = {}
         ordered = sorted(entries, key=lambda e: _ORDER[e.verb] + bool(e.verb == "POST" and e.if_none_exist))
         plans = [self._plan(entry) for entry in ordered if entry.verb in _WRITES]
         self.writes.exempt = frozenset(plan.target for plan in plans if plan.target)
         for plan in plans:
             written = plan.run()
             self.done[plan.entry.number] = written.interaction(plan.entry.attempt().kind, plan.entry.number)
-            found[plan.entry.number] = _done(written, plan.entry, full=full)
+            by_number[plan.entry.number] = _done(written, plan.entry, full=full)
         self._check_matches()
         self._check_deleted()
         for entry in ordered:
             if entry.verb == "GET":
-                found[entry.number] = self._get(entry)
-        return [found[entry.number] for entry in entries]
+                by_number[entry.number] = self._get(entry)
+        return [by_number[entry.number] for entry in entries]
 
     def _plan(self, entry: BundleEntry) -> _EntryPlan:
         """Determine the resource of an entry. A deletion runs immediately."""
@@ -373,8 +373,8 @@ class _Transaction(_Run):
         return resource
 
     def _resolve(self, reference: str) -> str:
-        known = self.match_urls.get(reference.removeprefix("/"))
-        return known or resolve_reference(self.ctx, reference, several="2207")
+        resolved = self.match_urls.get(reference.removeprefix("/"))
+        return resolved or resolve_reference(self.ctx, reference, several="2207")
 
     def _check_matches(self) -> None:
         """Raise if a match URL now selects several resources, or does not select the resource created for it."""
@@ -448,7 +448,7 @@ def replace_placeholders(resource: Resource, substitutes: Mapping[str, str]) -> 
     _replace(resource, resource_type, resource_type, substitutes, 0)
 
 
-def _replace(node: dict[str, Any], content: str, resource_type: str, known: Mapping[str, str], depth: int) -> None:
+def _replace(node: dict[str, Any], content: str, resource_type: str, references: Mapping[str, str], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise FhirError(400, f"The resource is nested more than {MAX_DEPTH} levels deep")
     elements = children(content)
@@ -458,15 +458,15 @@ def _replace(node: dict[str, Any], content: str, resource_type: str, known: Mapp
             continue
         if isinstance(value, str):
             if element.type in _URIS:
-                node[name] = known.get(value, value)
+                node[name] = references.get(value, value)
         elif isinstance(value, list) and element.type in _URIS:
-            node[name] = [known.get(item, item) if isinstance(item, str) else item for item in value]
+            node[name] = [references.get(item, item) if isinstance(item, str) else item for item in value]
         elif element.content:
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, dict):
                     if element.type == "Reference":
-                        _replace_reference(item, name, resource_type, known)
-                    _replace(item, _content(element.content, item), resource_type, known, depth + 1)
+                        _replace_reference(item, name, resource_type, references)
+                    _replace(item, _content(element.content, item), resource_type, references, depth + 1)
 
 
 def _content(content: str, value: dict[str, Any]) -> str:
@@ -474,12 +474,12 @@ def _content(content: str, value: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) and kind in RESOURCE_TYPE_SET else content
 
 
-def _replace_reference(value: dict[str, Any], name: str, resource_type: str, known: Mapping[str, str]) -> None:
+def _replace_reference(value: dict[str, Any], name: str, resource_type: str, references: Mapping[str, str]) -> None:
     text = value.get("reference")
     if not isinstance(text, str):
         return
-    if text in known:
-        value["reference"] = known[text]
+    if text in references:
+        value["reference"] = references[text]
     elif is_placeholder(text):
         raise FhirError(
             400,

@@ -75,13 +75,13 @@ def _pointing_at(kind: str) -> list[str]:
 
 @cache
 def _references() -> tuple[tuple[str, frozenset[str]], ...]:
-    found = [
+    references = [
         (f"{kind}:{parameter.name}", frozenset(parameter.targets))
         for kind in RESOURCE_TYPES
         for parameter in search_parameters(kind).values()
         if parameter.type == "reference"
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(references))
 
 
 def _operation(name: str) -> dict[str, str]:

@@ -110,7 +110,7 @@ def _meta(ctx: RequestContext, resource_type: str | None, id: str | None, versio
 
 def _all_tags(ctx: RequestContext, resource_type: str | None) -> Resource:
     """Return all profiles, security labels and tags in use, without repeats."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in _TAGS}
+    tags: dict[str, dict[str, Any]] = {name: {} for name in _TAGS}
     types = [resource_type] if resource_type else RESOURCE_TYPES
     specs = [index_spec(kind).fields for kind in types]
     pids = {pid for fields in specs for name in _TAGS if f"_{name}" in fields for pid in fields[f"_{name}"].pids}
@@ -119,8 +119,8 @@ def _all_tags(ctx: RequestContext, resource_type: str | None) -> Resource:
         meta = stored(row.body).get("meta", {})
         for name in _TAGS:
             for value in meta.get(name, []):
-                found[name].setdefault(_key(value), value)
-    return {name: [values[key] for key in sorted(values)] for name, values in found.items() if values}
+                tags[name].setdefault(_key(value), value)
+    return {name: [values[key] for key in sorted(values)] for name, values in tags.items() if values}
 
 
 def posted_meta(request: Request) -> Resource:
@@ -130,22 +130,22 @@ def posted_meta(request: Request) -> Resource:
         FhirError: The body has none.
     """
     parameters = serialization.parse_resource(request.body, None) if request.body else {}
-    given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
-    if not isinstance(given, dict):
+    meta = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
+    if not isinstance(meta, dict):
         raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
-    return given
+    return meta
 
 
 def _change_meta(ctx: RequestContext, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
     operation = "$meta-add" if add else "$meta-delete"
     ctx.doing("update", resource_type, id, operation)
-    given = posted_meta(request)
+    posted = posted_meta(request)
     row = _find(ctx, resource_type, id)
     resource = stored(row.body)
     meta = dict(resource.get("meta", {}))
     for name in _TAGS:
         values = {_key(value): value for value in meta.pop(name, [])}
-        for value in given.get(name, []) if isinstance(given.get(name), list) else []:
+        for value in posted.get(name, []) if isinstance(posted.get(name), list) else []:
             if add:
                 values.setdefault(_key(value), value)
             else:
@@ -209,12 +209,12 @@ def everything(ctx: RequestContext, resource_type: str, id: str | None, path: st
             raise FhirError(404, f"HAPI-2197: Unknown resource type '{name}' in _type parameter.")
     ids = [id] if id else [piece for name, value in rest if name == "_id" for piece in value.split(",") if piece]
     selected = _selected(ctx, resource_type, ids)
-    found = _compartment(ctx, resource_type, selected, frozenset(asked or RESOURCE_TYPE_SET))
-    ctx.store.spend(_STEPS + _STEPS_OF_A_RESOURCE * (len(selected) - 1 + len(found)))
-    start = found if asked else [*selected, *found]
-    seen = {*selected, *found}
-    found += _referred_to(ctx, resource_type, start, seen=seen, rounds=1 if asked else MAX_ROUNDS)
-    return _page(ctx, array("q", [*selected, *found]), CompiledQuery(resource_type, (), ()), options, shape, path)
+    rids = _compartment(ctx, resource_type, selected, frozenset(asked or RESOURCE_TYPE_SET))
+    ctx.store.spend(_STEPS + _STEPS_OF_A_RESOURCE * (len(selected) - 1 + len(rids)))
+    start = rids if asked else [*selected, *rids]
+    seen = {*selected, *rids}
+    rids += _referred_to(ctx, resource_type, start, seen=seen, rounds=1 if asked else MAX_ROUNDS)
+    return _page(ctx, array("q", [*selected, *rids]), CompiledQuery(resource_type, (), ()), options, shape, path)
 
 
 def _posted(ctx: RequestContext) -> Pairs:
@@ -241,11 +241,11 @@ def _selected(ctx: RequestContext, resource_type: str, ids: list[str]) -> list[i
     if len(ids) > MAX_VALUES:
         raise FhirError(400, f"More than {MAX_VALUES} ids are not supported by this server")
     rows = [ctx.store.find(resource_type, id) for id in ids]
-    found = resources_in_hash_order(sorted({row.rid for row in rows if row is not None and not row.deleted}))
-    if not found:
+    rids = resources_in_hash_order(sorted({row.rid for row in rows if row is not None and not row.deleted}))
+    if not rids:
         shown = ", ".join(f"TokenParam[system=,value={id}]" for id in ids)
         raise FhirError(404, f"HAPI-2841: Resource [[{shown}]] is not known.")
-    return found
+    return rids
 
 
 def _page(
@@ -274,19 +274,19 @@ def _page(
 def _compartment(ctx: RequestContext, resource_type: str, rids: list[int], types: frozenset[str]) -> list[int]:
     """Return the other resources that refer to any of these resources, in creation order."""
     parameters = {source: _links(resource_type, source) for source in RESOURCE_TYPES if source in types}
-    found: set[int] = set()
+    selected: set[int] = set()
     for chunk in (rids[i : i + CHUNK] for i in range(0, len(rids), CHUNK)):
-        found.update(other for _, other in referring(ctx, parameters, resource_type, chunk))
-        check_number(found)
-    return sorted(found - set(rids))
+        selected.update(other for _, other in referring(ctx, parameters, resource_type, chunk))
+        check_number(selected)
+    return sorted(selected - set(rids))
 
 
 def _links(resource_type: str, source: str) -> tuple[str, ...]:
     """Return the search parameters by which resources of a type refer to a patient or an encounter."""
-    found = {p.name for p in search_parameters(source).values() if p.type == "reference" and resource_type in p.targets}
+    names = {p.name for p in search_parameters(source).values() if p.type == "reference" and resource_type in p.targets}
     if resource_type == "Patient":  # HAPI adds `patient` and `subject` to the specification's compartment
-        found &= {*patient_parameters(source), "patient", "subject"}
-    return tuple(sorted(found))
+        names &= {*patient_parameters(source), "patient", "subject"}
+    return tuple(sorted(names))
 
 
 def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, seen: set[int], rounds: int) -> list[int]:
@@ -294,7 +294,7 @@ def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, se
 
     References in a Patient are not followed, because they could lead to other patients' data.
     """
-    found: list[int] = []
+    referred: list[int] = []
     frontier = rids
     for _ in range(rounds):
         by_type: dict[str, list[int]] = {}
@@ -306,8 +306,8 @@ def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, se
         if not frontier:
             break
         seen.update(frontier)
-        found += frontier
-    return resources_in_hash_order(sorted(found))
+        referred += frontier
+    return resources_in_hash_order(sorted(referred))
 
 
 _MODES = frozenset({"create", "update", "delete", "profile"})
@@ -328,8 +328,8 @@ def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) 
     if ctx.request.method == "POST":
         resource = serialization.parse_resource(ctx.request.body, None)
         if resource["resourceType"] == "Parameters":
-            resource, given = _from_parameters(resource)
-            mode = given or mode
+            resource, mode_parameter = _from_parameters(resource)
+            mode = mode_parameter or mode
     if mode is not None and mode not in _MODES:
         raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
     if mode == "delete":
@@ -347,8 +347,8 @@ def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) 
         raise FhirError(422, "HAPI-0997: Resource has an ID - ID must not be populated for a FHIR create")
     if mode == "update" and not resource.get("id"):
         raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
-    found = described(validate(serialization.read_body(text), ctx.store.spend), text)
-    return _outcome(found or [{**_INFORMATION, "diagnostics": "No issues detected during validation"}])
+    issues = described(validate(serialization.read_body(text), ctx.store.spend), text)
+    return _outcome(issues or [{**_INFORMATION, "diagnostics": "No issues detected during validation"}])
 
 
 def _from_parameters(parameters: Resource) -> tuple[Resource | None, str | None]:

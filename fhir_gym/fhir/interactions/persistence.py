@@ -116,45 +116,45 @@ def _where(resource_type: str, id: str, version: int) -> str:
 # the stored resource and the response
 
 
-def _same_label(one: dict[str, Any]) -> tuple[Any, Any]:
-    return one.get("system"), one.get("code")
+def _same_label(resource: dict[str, Any]) -> tuple[Any, Any]:
+    return resource.get("system"), resource.get("code")
 
 
-def _labels(old: list[Any], given: list[Any]) -> list[Any]:
+def _labels(old: list[Any], new: list[Any]) -> list[Any]:
     """Merge tags or security labels: keep the old labels, and add new pairs of system and code."""
     kept: dict[tuple[Any, Any], Any] = {}
-    for label in (*old, *given):
+    for label in (*old, *new):
         if isinstance(label, dict) and (label.get("system") or label.get("code")):
             kept.setdefault(_same_label(label), label)
     return list(kept.values())
 
 
-def _meta(given: dict[str, Any], old: dict[str, Any], version: int, text: str) -> dict[str, Any]:
+def _meta(sent: dict[str, Any], old: dict[str, Any], version: int, text: str) -> dict[str, Any]:
     """Return the `meta` to store, without its `source` and `id`."""
     meta: dict[str, Any] = {}
-    if "extension" in given:
-        meta["extension"] = given["extension"]
+    if "extension" in sent:
+        meta["extension"] = sent["extension"]
     meta["versionId"], meta["lastUpdated"] = str(version), text
-    if profiles := given.get("profile"):
+    if profiles := sent.get("profile"):
         meta["profile"] = list(dict.fromkeys(profiles))
     for name in _LABELS:
-        if labels := _labels(old.get(name, []), given.get(name, [])):
+        if labels := _labels(old.get(name, []), sent.get(name, [])):
             meta[name] = labels
     return meta
 
 
-def _shown_meta(given: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+def _shown_meta(meta: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """Return `meta` for the response, which repeats sent values even if they are not stored."""
-    shown = {"id": given["id"]} if "id" in given else {}
+    shown = {"id": meta["id"]} if "id" in meta else {}
     for name in ("extension", "versionId", "lastUpdated"):
         if name in kept:
             shown[name] = kept[name]
-    if "source" in given:
-        shown["source"] = given["source"]
+    if "source" in meta:
+        shown["source"] = meta["source"]
     for name in ("profile", *_LABELS):
         if name in kept:
-            repeated = len(given.get(name, [])) > len(kept[name])
-            shown[name] = given[name] if repeated else kept[name]
+            repeated = len(meta.get(name, [])) > len(kept[name])
+            shown[name] = meta[name] if repeated else kept[name]
     return shown
 
 
@@ -180,8 +180,8 @@ def _put(
 ) -> WriteResult:
     """Store a checked resource with its new `meta`."""
     updated, text = writes.moment()
-    given = resource.get("meta", {})
-    meta = _meta(given, old_meta, version, text)
+    sent_meta = resource.get("meta", {})
+    meta = _meta(sent_meta, old_meta, version, text)
     kept = _kept_contained(_assemble(resource, id, meta))
     body = dumps(kept)
     kind = resource["resourceType"]
@@ -189,7 +189,7 @@ def _put(
     writes.ctx.store.spend(steps_of_storing(body))
     check_room(writes.ctx)
     writes.ctx.store.put(kind, id, body, kept, method=method, version=version, updated=updated)
-    shown_meta = _shown_meta(given, meta) if given else meta
+    shown_meta = _shown_meta(sent_meta, meta) if sent_meta else meta
     shown = body if shown_meta == meta and "contained" not in kept else dumps(_assemble(resource, id, shown_meta))
     outcome = writes.outcome(Success.CREATE, _where(kind, id, version))
     return WriteResult(kind, id, version, updated, 201, shown, outcome, text)

@@ -59,11 +59,11 @@ class ElementSlot(NamedTuple):
 @cache
 def indexed_paths(resource_type: str) -> frozenset[str]:
     """Return the paths of elements that the type's reference parameters index (``Appointment.participant.actor``)."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for parameter in search_parameters(resource_type).values():
         if parameter.type == "reference":
-            found.update(_PATH.findall(_CAST.sub("", parameter.expression)))
-    return frozenset(found)
+            paths.update(_PATH.findall(_CAST.sub("", parameter.expression)))
+    return frozenset(paths)
 
 
 @cache
@@ -87,16 +87,16 @@ def _leads_to_reference(content: str) -> bool:
 def _slots(path: str, content: str) -> Mapping[str, ElementSlot]:
     """Return the elements directly below `path` that can contain references, by JSON name."""
     root = path.partition(".")[0]
-    found: dict[str, ElementSlot] = {}
+    slots: dict[str, ElementSlot] = {}
     for element in children(content).values():
         if element.type in ("Extension", "Resource") or not element.content:
             continue
         below = f"{path}.{element.choice or element.name}"
         if element.type == "Reference":
-            found[element.name] = ElementSlot(element, below in indexed_paths(root), below, "Reference")
+            slots[element.name] = ElementSlot(element, below in indexed_paths(root), below, "Reference")
         elif _leads_to_reference(element.content):
-            found[element.name] = ElementSlot(None, False, below, element.content)
-    return found
+            slots[element.name] = ElementSlot(None, False, below, element.content)
+    return slots
 
 
 def find_references(resource: Resource) -> list[FoundReference]:
@@ -160,10 +160,10 @@ def check_references(
         resolve: Resolves a conditional reference (``Organization?name=X``) to ``Type/id``, or raises.
         exempt: Targets (``Type/id``) that the same transaction will write.
     """
-    found = find_references(resource)
-    store.spend(_STEPS_OF_A_REFERENCE * len(found))
+    references = find_references(resource)
+    store.spend(_STEPS_OF_A_REFERENCE * len(references))
     literal: list[tuple[FoundReference, ReferenceParts]] = []
-    for item in found:
+    for item in references:
         text = item.value["reference"]
         if text.startswith("#"):
             continue

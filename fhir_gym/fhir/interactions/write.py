@@ -150,8 +150,8 @@ def parse_body(request: Request, resource_type: str, operation: str, check_valid
         operation: HAPI's name of the interaction, for messages.
         check_valid: In strict mode, `RequestContext.check_valid`, which gets what was sent.
     """
-    given = request.headers.get("content-type", "").strip()
-    if not given:
+    content_type = request.headers.get("content-type", "").strip()
+    if not content_type:
         if not request.body:
             raise _no_body(operation)
         raise FhirError(
@@ -159,7 +159,7 @@ def parse_body(request: Request, resource_type: str, operation: str, check_valid
             "HAPI-0448: No Content-Type header was provided in the request. "
             f'This is required for "{operation}" operation',
         )
-    kind = media_type(given)
+    kind = media_type(content_type)
     if kind in _XML_TYPES:
         resource = parse_xml(request.body, resource_type)
         if check_valid is not None:
@@ -169,7 +169,7 @@ def parse_body(request: Request, resource_type: str, operation: str, check_valid
         code = "0446" if kind in _FORM_TYPES else "0449"
         raise FhirError(
             400,
-            f'HAPI-{code}: Incorrect Content-Type header value of "{given}" was provided in the request. '
+            f'HAPI-{code}: Incorrect Content-Type header value of "{content_type}" was provided in the request. '
             f'A FHIR Content-Type is required for "{operation}" operation',
         )
     if check_valid is not None:
@@ -198,32 +198,32 @@ def media_type(header: str) -> str:
 
 def _binary(request: Request) -> Resource | None:
     """Wrap a raw body in a Binary; None if the body is a FHIR resource."""
-    given = request.headers.get("content-type", "").strip()
-    if not given or media_type(given) in _JSON_TYPES | _XML_TYPES:
+    content_type = request.headers.get("content-type", "").strip()
+    if not content_type or media_type(content_type) in _JSON_TYPES | _XML_TYPES:
         return None
     data = base64.b64encode(request.body).decode("ascii")
-    return {"resourceType": "Binary", "contentType": media_type(given), **({"data": data} if data else {})}
+    return {"resourceType": "Binary", "contentType": media_type(content_type), **({"data": data} if data else {})}
 
 
 def _patch_body(request: Request) -> Patch:
-    given = request.headers.get("content-type", "").strip()
-    if not given:
+    content_type = request.headers.get("content-type", "").strip()
+    if not content_type:
         raise FhirError(400, "HAPI-1964: Missing or invalid content type for PATCH operation")
-    return read_patch(media_type(given), request.body)
+    return read_patch(media_type(content_type), request.body)
 
 
 def _check_body_id(resource: Resource, id: str) -> None:
-    given = resource.get("id")
-    if not given:
+    body_id = resource.get("id")
+    if not body_id:
         raise FhirError(
             400,
             "HAPI-0419: Can not update resource, resource body must contain an ID element for update (PUT) operation",
         )
-    if str(given).rpartition("/")[2] != id:
+    if str(body_id).rpartition("/")[2] != id:
         raise FhirError(
             400,
             "HAPI-0420: Can not update resource, resource body must contain an ID element which matches the request "
-            f'URL for update (PUT) operation - Resource body ID of "{given}" does not match URL ID of "{id}"',
+            f'URL for update (PUT) operation - Resource body ID of "{body_id}" does not match URL ID of "{id}"',
         )
 
 

@@ -77,19 +77,19 @@ def _entries(ctx: RequestContext, rids: Sequence[int], shape: Shape, mode: bytes
         FhirError: 413 if included resources do not fit.
     """
     tail = b',"search":{"mode":"%s"}}' % mode
-    found: dict[int, bytes] = {}
+    bodies: dict[int, bytes] = {}
     size = 0
     for rid, head, body, deleted in ctx.store.entries(rids, ctx.base_url, whole=shape.whole):
         if deleted:
-            found.pop(rid, None)
+            bodies.pop(rid, None)
             continue
-        found[rid] = entry = head if body is None else head + _subset(ctx, body, shape)
+        bodies[rid] = entry = head if body is None else head + _subset(ctx, body, shape)
         size += len(entry)
         if size > room and len(rids) > 1:
             if mode == b"include":
                 raise FhirError(413, "The included resources do not fit into an answer: ask for fewer")
             return (), False
-    pieces = [piece for rid in rids if rid in found for piece in (found[rid], tail + b",")]
+    pieces = [piece for rid in rids if rid in bodies for piece in (bodies[rid], tail + b",")]
     pieces[-1:] = [tail] if pieces else []
     return pieces, True
 

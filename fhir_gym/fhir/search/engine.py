@@ -87,9 +87,9 @@ class SearchResult:
             return self
         size = next((p for p in _LATER_PASSES if p >= end and p > len(self.known)), _ALL)
         before = set(self.known)
-        found = fetch(ctx, self.query, size)
-        known = self.known + array("q", (rid for rid in found if rid not in before))
-        return replace(self, known=known, exhausted=size == _ALL or len(found) < size)
+        rids = fetch(ctx, self.query, size)
+        rids_so_far = self.known + array("q", (rid for rid in rids if rid not in before))
+        return replace(self, known=rids_so_far, exhausted=size == _ALL or len(rids) < size)
 
 
 # the first page
@@ -148,22 +148,22 @@ def _first_page(
     no_store = "no-store" in (control := ctx.request.headers.get("cache-control", ""))
     asked = re.search(r"max-results=(\d{1,6})", control) if no_store else None
     most = int(asked[1]) if asked else None
-    found = fetch(ctx, query, min(limit + 1, most or limit + 1))
-    exhausted = len(found) <= limit and most is None
-    entries, shown = fill(ctx, found[:size], shape)
-    more = len(found) > shown and not no_store
-    total = len(found) if exhausted else None
+    rids = fetch(ctx, query, min(limit + 1, most or limit + 1))
+    exhausted = len(rids) <= limit and most is None
+    entries, shown = fill(ctx, rids[:size], shape)
+    more = len(rids) > shown and not no_store
+    total = len(rids) if exhausted else None
     if options.accurate and total is None:
         total = count(ctx, query)
     token = ctx.counters.new_token()
     links = [self_link]
     if more:
         accurate = total if options.accurate else None
-        state = SearchResult(query, array("q", found[:limit]), exhausted, accurate, tuple(includes), shape)
+        state = SearchResult(query, array("q", rids[:limit]), exhausted, accurate, tuple(includes), shape)
         remember(ctx, token, state)
         pretty = ctx.pretty_default if options.pretty is None else options.pretty == "true"
         links.append(("next", _page_url(ctx, token, shown, size, options.format, pretty, options.includes, shape)))
-    matches = found[:shown]
+    matches = rids[:shown]
     beside = included(ctx, includes, query.resource_type, matches) if includes and matches else []
     return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=shape)
 
@@ -226,17 +226,17 @@ def criteria(resource_type: str, query: str) -> Pairs:
     Raises:
         FhirError: The query has an unknown parameter.
     """
-    known = search_parameters(resource_type)
+    parameters = search_parameters(resource_type)
     pairs = []
     for name, value in decode_query(query):
         base = parse_name(name).base
-        if not base.startswith("_") and base not in known:
+        if not base.startswith("_") and base not in parameters:
             raise FhirError(
                 400,
                 f"HAPI-0488: Failed to parse match URL[{resource_type}?{query}] - Resource type {resource_type} does "
                 f"not have a parameter with name: {base}",
             )
-        if base in known or base == "_has":
+        if base in parameters or base == "_has":
             pairs.append((name, value))
     return pairs
 
@@ -321,8 +321,8 @@ def page(ctx: RequestContext) -> Response:
 
 
 def _number(text: str | None, default: int) -> int:
-    found = whole_number(text) if text else None
-    return default if found is None or found < 0 else found
+    number = whole_number(text) if text else None
+    return default if number is None or number < 0 else number
 
 
 def remember(ctx: RequestContext, token: str, result: SearchResult) -> None:
@@ -349,9 +349,9 @@ def fetch(ctx: RequestContext, query: CompiledQuery, limit: int, offset: int = 0
         return []
     quick = in_compartment_order(scope, conditions, query.keys) if limit > 0 else None
     if quick:
-        found = _numbers(ctx, rids_query(scope, quick, query.keys), limit, offset)
-        if len(found) == limit:
-            return found
+        rids = _numbers(ctx, rids_query(scope, quick, query.keys), limit, offset)
+        if len(rids) == limit:
+            return rids
     return _numbers(ctx, rids_query(scope, conditions, query.keys), limit, offset)
 
 

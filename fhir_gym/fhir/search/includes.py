@@ -27,7 +27,7 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
     resources found by iteration. Each group is in hash order.
     """
     seen = set(matches)
-    found: list[int] = []
+    rids: list[int] = []
     start = {resource_type: list(matches)}
     frontier: dict[str, list[int]] = {}
     for backwards in (True, False):
@@ -35,8 +35,8 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
         for include in includes:
             if include.backwards == backwards:
                 _follow(ctx, include, start, group)
-        _take(group, seen, found, frontier)
-    first = len(found)
+        _take(group, seen, rids, frontier)
+    first = len(rids)
     again = [include for include in includes if include.iterate]
     for _ in range(MAX_ROUNDS if again else 0):
         if not frontier:
@@ -45,26 +45,26 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
         for include in again:
             _follow(ctx, include, frontier, group)
         frontier = {}
-        _take(group, seen, found, frontier)
-    return found[:first] + resources_in_hash_order(sorted(found[first:]))
+        _take(group, seen, rids, frontier)
+    return rids[:first] + resources_in_hash_order(sorted(rids[first:]))
 
 
-def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier: dict[str, list[int]]) -> None:
+def _take(group: dict[str, set[int]], seen: set[int], collected: list[int], frontier: dict[str, list[int]]) -> None:
     """Add new resources to the answer and to the starting points of the next round."""
     types = {rid: type_ for type_, rids in group.items() for rid in rids if rid not in seen}
     for rid in resources_in_hash_order(sorted(types)):
         type_ = types[rid]
         seen.add(rid)
-        found.append(rid)
+        collected.append(rid)
         frontier.setdefault(type_, []).append(rid)
-    check_number(found)
+    check_number(collected)
 
 
-def check_number(found: _Rids) -> _Rids:
+def check_number(rids: _Rids) -> _Rids:
     """Return the given resources, or raise if a page may not include so many."""
-    if len(found) > MAX_INCLUDED:
+    if len(rids) > MAX_INCLUDED:
         raise FhirError(400, f"More than {MAX_INCLUDED} included resources on a page: ask for fewer", code="too-costly")
-    return found
+    return rids
 
 
 def _follow(ctx: RequestContext, include: Include, start: dict[str, list[int]], group: dict[str, set[int]]) -> None:
@@ -94,9 +94,9 @@ def _forwards(ctx: RequestContext, include: Include, type_: str, rids: list[int]
     for target_type, id in references.targets(ctx.store, type_, rids, pids):
         if target_type in RESOURCE_TYPE_SET and include.target in (None, target_type) and only in (None, target_type):
             ctx.store.spend(_STEPS_PER_LINK)
-            found = ctx.store.find(target_type, id)
-            if found and not found.deleted:
-                yield target_type, found.rid
+            row = ctx.store.find(target_type, id)
+            if row and not row.deleted:
+                yield target_type, row.rid
 
 
 def _backwards(ctx: RequestContext, include: Include, type_: str, rids: list[int]) -> Iterator[tuple[str, int]]:
@@ -114,7 +114,7 @@ def referring(
     `parameters` are the search parameters to follow, by referring type; ``*`` stands for all parameters.
     """
     asked = (_pids(source, name) for source, names in parameters.items() for name in names)
-    pids = tuple(sorted({pid for found, only in asked if only in (None, type_) for pid in found}))
+    pids = tuple(sorted({pid for pids_of_source, only in asked if only in (None, type_) for pid in pids_of_source}))
     for source, rid in references.referring(ctx.store, parameters, pids, type_, rids):
         if source in parameters:
             yield source, rid

@@ -125,9 +125,9 @@ def check(condition: Condition, db: str, rid: str) -> Sql:
         return f"NOT {text}", values
     if not condition.parts:
         return ("1", ()) if isinstance(condition, AllOf) else ("0", ())
-    found = [check(part, db, rid) for part in condition.parts]
+    checks = [check(part, db, rid) for part in condition.parts]
     word = " AND " if isinstance(condition, AllOf) else " OR "
-    return f"({word.join(text for text, _ in found)})", tuple(v for _, values in found for v in values)
+    return f"({word.join(text for text, _ in checks)})", tuple(v for _, values in checks for v in values)
 
 
 MAX_DEPTH = 6
@@ -187,9 +187,9 @@ def failed_search(diagnostics: str) -> FhirError:
 
 def unknown_parameter(resource_type: str, name: str, *, code: int = 524) -> FhirError:
     """The error for a parameter that the type does not have."""
-    known = ", ".join(sorted(search_parameters(resource_type)))
+    names = ", ".join(sorted(search_parameters(resource_type)))
     return FhirError(
         400,
         f'HAPI-{code:04}: Unknown search parameter "{name}" for resource type "{resource_type}". '
-        f"Valid search parameters for this search are: [{known}]",
+        f"Valid search parameters for this search are: [{names}]",
     )

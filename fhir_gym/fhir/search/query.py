@@ -63,14 +63,14 @@ def unescape(text: str) -> str:
     r"""Replace ``\,``, ``\|``, ``\$`` and ``\\``; any other ``\`` is kept."""
     if "\\" not in text:
         return text
-    found, chars = "", iter(text)
+    plain, chars = "", iter(text)
     for char in chars:
         if char == "\\":
             following = next(chars, "")
-            found += following if following in ",|$\\" else char + following
+            plain += following if following in ",|$\\" else char + following
         else:
-            found += char
-    return found
+            plain += char
+    return plain
 
 
 # prefixes
@@ -161,7 +161,7 @@ class SearchOptions:
 
 def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:
     """Split a query into result parameters (such as `_count`) and parameters that select matches."""
-    found: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     sorts, includes, rest = [], [], []
     for name, value in pairs:
         if not name.startswith("_"):
@@ -173,19 +173,19 @@ def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:
         elif base == "_sort":
             sorts.append((name, value))
         elif name in _RESULT or base in ("_elements", "_summary"):
-            found.setdefault(name, []).append(value)
+            values_by_name.setdefault(name, []).append(value)
         else:
             rest.append((name, value))
-    _check_contained(found.get("_contained", ()))
+    _check_contained(values_by_name.get("_contained", ()))
     options = SearchOptions(
-        count=_count(found.get("_count", ())),
-        offset=_offset(found.get("_offset", ())),
-        accurate="accurate" in found.get("_total", ()),
+        count=_count(values_by_name.get("_count", ())),
+        offset=_offset(values_by_name.get("_offset", ())),
+        accurate="accurate" in values_by_name.get("_total", ()),
         sorts=tuple(sorts),
         includes=tuple(includes),
-        subsets=(found.get("_elements", ()), found.get("_summary", ())),
-        format=next(iter(found.get("_format", ())), None),
-        pretty=next(iter(found.get("_pretty", ())), None),
+        subsets=(values_by_name.get("_elements", ()), values_by_name.get("_summary", ())),
+        format=next(iter(values_by_name.get("_format", ())), None),
+        pretty=next(iter(values_by_name.get("_pretty", ())), None),
     )
     return options, rest
 
@@ -293,10 +293,10 @@ def _parse(name: str, modifier: str, value: str) -> Include:
         raise FhirError(400, f'HAPI-2016: {bad}Invalid/unsupported resource type: "{target}"')
     parameters = search_parameters(source)
     if parameter != "*" and parameter not in parameters:
-        known = ", ".join(sorted(n for n, p in parameters.items() if p.type == "reference"))
+        names = ", ".join(sorted(n for n, p in parameters.items() if p.type == "reference"))
         raise FhirError(
             400,
             f'HAPI-2015: {bad}Unknown search parameter "{parameter}" for resource type "{source}". '
-            f"Valid search parameters for this search are: [{known}]",
+            f"Valid search parameters for this search are: [{names}]",
         )
     return Include(name == "_revinclude", iterate, source, parameter, target or None)

@@ -159,12 +159,12 @@ def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Sor
     """
     schemas = scope.schemas()
     build = _keyed if keys else _plain
-    found = [build(scope, conditions, keys, db) for db in schemas]
-    union = " UNION ALL ".join(text for text, _ in found)
+    selects = [build(scope, conditions, keys, db) for db in schemas]
+    union = " UNION ALL ".join(text for text, _ in selects)
     if len(schemas) > 1:
         union = f"SELECT * FROM ({union})"
     order = [f"k{n}{' DESC' if key.descending else ''}" for n, key in enumerate(keys)]
-    values = tuple(v for _, given in found for v in given)
+    values = tuple(v for _, select_values in selects for v in select_values)
     return f"{union} ORDER BY {', '.join([*order, 'rid'])} LIMIT ? OFFSET ?", values
 
 
@@ -178,8 +178,8 @@ def _keyed(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey
     if not branch.unique:
         text, values = _rids(scope, conditions, db)
         columns = "".join(f", {_last(key, _render(key, db, 'd.rid'))} AS k{n}" for n, key in enumerate(keys))
-        given = tuple(v for key in keys for v in key.values)
-        return f"SELECT d.rid AS rid{columns} FROM ({text}) d", (*given, *values)
+        key_values = tuple(v for key in keys for v in key.values)
+        return f"SELECT d.rid AS rid{columns} FROM ({text}) d", (*key_values, *values)
     joined: dict[tuple[str, tuple[int, ...]], str] = {}
     source, columns = branch.source, ""
     column_values: list[Any] = []
@@ -247,16 +247,16 @@ def set_query(
     narrowed = simplify(scope, conditions)
     if impossible(narrowed):
         return "SELECT NULL WHERE 0", ()
-    texts, given = [], []
+    texts, parameters = [], []
     for db in scope.schemas():
         if narrowed:
             text, inner = _rids(scope, narrowed, db)
             texts.append(f"SELECT {columns} FROM {db}.{source} s WHERE s.rid IN ({text}) AND {where}")
-            given += [*inner, *values]
+            parameters += [*inner, *values]
         else:
             texts.append(f"SELECT {columns} FROM {db}.{source} s WHERE {where}{_hidden(scope, db, 's')}")
-            given += values
-    return " UNION ALL ".join(texts), tuple(given)
+            parameters += values
+    return " UNION ALL ".join(texts), tuple(parameters)
 
 
 def _hidden(scope: Scope, db: str, alias: str) -> str:
@@ -361,22 +361,22 @@ CREATED = f"coalesce(({_TARGET.format('main.resource')}), ({_TARGET.format('over
 """SQL expression for the creation order of a reference's target."""
 
 
-def chained_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:
+def chained_order(scope: Scope, condition: Condition) -> tuple[Sql, ...]:
     """Return HAPI's sort columns for a chain: those of the target's condition, then the target's creation order."""
-    if not isinstance(found, RowCondition) or not found.order:
+    if not isinstance(condition, RowCondition) or not condition.order:
         return ((CREATED, ()),)
-    own, values = found.order[0]
+    own, values = condition.order[0]
     schemas = scope.schemas()
     texts = []
     for db in schemas:
         hidden = " AND r.rid NOT IN (SELECT m.rid FROM overlay.resource m)" if db == "main" and len(schemas) > 1 else ""
         texts.append(
-            f"SELECT {own.replace('@', 'o')} AS v FROM {db}.resource r CROSS JOIN {db}.{found.table} o "
-            f"INDEXED BY {found.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
-            f"AND {found.where.replace('@', 'o').replace('{db}', db)}{hidden}"
+            f"SELECT {own.replace('@', 'o')} AS v FROM {db}.resource r CROSS JOIN {db}.{condition.table} o "
+            f"INDEXED BY {condition.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
+            f"AND {condition.where.replace('@', 'o').replace('{db}', db)}{hidden}"
         )
     key = f"(SELECT min(v) FROM ({' UNION ALL '.join(texts)}))"
-    return ((key, (*values, *found.values) * len(schemas)), (CREATED, ()))
+    return ((key, (*values, *condition.values) * len(schemas)), (CREATED, ()))
 
 
 def _of_resource(column: str, descending: bool) -> SortKey:
@@ -438,10 +438,10 @@ def _chained(scope: Scope, parameter: SearchParameter, type_: str | None, chain:
 
 
 def _unknown(resource_type: str, name: str) -> FhirError:
-    known = ", ".join(sorted(search_parameters(resource_type)))
+    names = ", ".join(sorted(search_parameters(resource_type)))
     return failed_search(
         f'HAPI-1194: Unknown _sort parameter value "{name}" for resource type "{resource_type}" (Note: sort parameters '
-        f"values must use a valid Search Parameter). Valid values for this search are: [{known}]"
+        f"values must use a valid Search Parameter). Valid values for this search are: [{names}]"
     )
 
 
@@ -468,7 +468,7 @@ def unnested(query: Sql) -> Sql:
     text, values = query
     if text.count(_NESTED) <= MAX_NESTED or _depth(text) <= MAX_NESTED:
         return query
-    given = iter(values)
+    rest = iter(values)
     moved: list[_Part] = []
     stack = [_Part()]
     for token in _TOKEN.findall(text):
@@ -488,7 +488,7 @@ def unnested(query: Sql) -> Sql:
         else:
             here.text.append(token)
             if token == "?":
-                here.values.append(next(given))
+                here.values.append(next(rest))
     (whole,) = stack
     clauses = ", ".join(f"nested{n} AS ({''.join(part.text)})" for n, part in enumerate(moved))
     return f"WITH {clauses} {''.join(whole.text)}", tuple(v for part in (*moved, whole) for v in part.values)

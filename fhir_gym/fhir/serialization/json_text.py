@@ -85,8 +85,8 @@ def _read(text: str) -> Resource:
         return lenient_json.parse(text, MAX_DEPTH)
     if text[end:].strip(" \t\r\n"):
         return lenient_json.parse(text, MAX_DEPTH)
-    found: Resource = value
-    return found
+    resource: Resource = value
+    return resource
 
 
 def _check_depth(body: bytes) -> None:

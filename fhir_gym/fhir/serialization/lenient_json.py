@@ -78,11 +78,11 @@ class _Reader:
 
     def _leave(self) -> None:
         container, start = self.open[-1]
-        char, wanted = self.text[self.at], "}" if isinstance(container, dict) else "]"
+        char, closing = self.text[self.at], "}" if isinstance(container, dict) else "]"
         self.at += 1
-        if char != wanted:
+        if char != closing:
             opened = f"(for {_kind(container)} starting at {self._place(start)})"
-            self._fail(f"Unexpected close marker '{char}': expected '{wanted}' {opened}", self.at)
+            self._fail(f"Unexpected close marker '{char}': expected '{closing}' {opened}", self.at)
         self.open.pop()
         self.names.pop()
 
@@ -170,8 +170,8 @@ class _Reader:
 
     def _word(self, char: str) -> Any:
         start = self.at
-        found = _WORD.match(self.text, start)
-        word = found[0] if found else ""
+        match = _WORD.match(self.text, start)
+        word = match[0] if match else ""
         self.at = start + len(word)
         if word in _LITERALS:
             return _LITERALS[word]
@@ -188,8 +188,8 @@ class _Reader:
 
     def _number(self) -> int | Number:
         start = self.at
-        found = _NUMBER.match(self.text, start)
-        if found is None:
+        match = _NUMBER.match(self.text, start)
+        if match is None:
             self.at += 1
             rest = _WORD.match(self.text, self.at)
             word = self.text[start] + (rest[0] if rest else "")
@@ -198,8 +198,8 @@ class _Reader:
                 self._not_a_number(word)
             sign = "minus" if self.text[start] == "-" else "plus"
             self._bad_number(f"expected digit (0-9) to follow {sign} sign, for valid numeric value", start)
-        self.at = found.end()
-        if found[1] == "0" and self.text[self.at : self.at + 1].isdigit():
+        self.at = match.end()
+        if match[1] == "0" and self.text[self.at : self.at + 1].isdigit():
             self._fail("Invalid numeric value: Leading zeroes not allowed", self.at)
         whole = True
         if self._char() == ".":
@@ -231,10 +231,10 @@ class _Reader:
         parts: list[str] = []
         self.at += 1
         while True:
-            found = _CHUNK[quote].match(self.text, self.at)
-            if found is not None:
-                parts.append(found[0])
-                self.at = found.end()
+            match = _CHUNK[quote].match(self.text, self.at)
+            if match is not None:
+                parts.append(match[0])
+                self.at = match.end()
             char = self._char()
             if not char:
                 self._fail(f"Unexpected end-of-input{place}", self.at)
@@ -274,8 +274,8 @@ class _Reader:
 
     def _peek(self) -> str:
         """Skip whitespace and return the next character; empty at the end of the text."""
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
         char = self._char()
         if char and char < " ":
             self._fail(

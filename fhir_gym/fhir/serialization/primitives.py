@@ -118,8 +118,8 @@ def check_date(name: str, value: Scalar) -> Scalar | None:
     """Check dates, dateTimes and instants of any precision; they are stored as written."""
     text = text_of(value)
     trimmed = text.strip(" ") if text[:1] == " " or text[-1:] == " " else text
-    found = _DATE.fullmatch(trimmed)
-    if found is not None and _is_possible(found.groups()):
+    match = _DATE.fullmatch(trimmed)
+    if match is not None and _is_possible(match.groups()):
         return text
     if is_blank(text):
         return None
@@ -161,8 +161,8 @@ def _date_detail(text: str) -> str | None:
 
 
 def _possible_prefix(text: str) -> bool:
-    found = _DATE.fullmatch(text)
-    return found is not None and _is_possible(found.groups())
+    match = _DATE.fullmatch(text)
+    return match is not None and _is_possible(match.groups())
 
 
 def _time_detail(text: str) -> str | None:
@@ -259,23 +259,23 @@ def _well_formed(text: str) -> str:
     root = ""
     at = 0
     while (start := text.find("<", at)) >= 0:
-        found = _TOKEN.match(text, start)
-        if found is None:
+        match = _TOKEN.match(text, start)
+        if match is None:
             raise _malformed(text, "Unexpected character in markup", start)
-        if root and not open_tags and (found["open"] or found["close"]):
+        if root and not open_tags and (match["open"] or match["close"]):
             raise _malformed(text, "Illegal to have multiple roots (start tag in epilog?).", start)
-        if found["close"]:
-            if not open_tags or open_tags[-1] != found["close"]:
+        if match["close"]:
+            if not open_tags or open_tags[-1] != match["close"]:
                 expected = f"expected </{open_tags[-1]}>." if open_tags else "no open start element."
-                raise _malformed(text, f"Unexpected close tag </{found['close']}>; {expected}", found.end("close") - 1)
+                raise _malformed(text, f"Unexpected close tag </{match['close']}>; {expected}", match.end("close") - 1)
             open_tags.pop()
-        elif found["open"]:
-            root = root or found["open"]
-            if not found["empty"]:
-                open_tags.append(found["open"])
+        elif match["open"]:
+            root = root or match["open"]
+            if not match["empty"]:
+                open_tags.append(match["open"])
             if len(open_tags) > _MAX_DEPTH:
                 raise _malformed(text, f"Maximum Element Depth limit ({_MAX_DEPTH}) Exceeded", start)
-        at = found.end()
+        at = match.end()
     if open_tags:
         message = f"Unexpected EOF; was expecting a close tag for element <{open_tags[-1]}>"
         raise _malformed(text, message, len(text))

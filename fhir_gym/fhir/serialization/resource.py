@@ -97,17 +97,17 @@ class ResourceParser:
                     f"found similar name: '{similar}'"
                 )
             raise ParseError(f'HAPI-1684: Unknown resource name "{kind}" (this name is not known in FHIR version "R4")')
-        found: Resource = {"resourceType": kind}
+        resource: Resource = {"resourceType": kind}
         content = self._complex(kind, body)
         if content is not None:
-            found.update(content)
-        if "id" in found:
-            found["id"] = _id_part(found["id"])
-        if "meta" in found:
-            _drop_nameless_tags(found)
-        if "contained" in found:
-            found["contained"] = _contained(found)
-        return found
+            resource.update(content)
+        if "id" in resource:
+            resource["id"] = _id_part(resource["id"])
+        if "meta" in resource:
+            _drop_nameless_tags(resource)
+        if "contained" in resource:
+            resource["contained"] = _contained(resource)
+        return resource
 
     def _inner(self, value: Any) -> Resource | None:
         """Convert a resource inside another resource."""
@@ -193,9 +193,9 @@ class ResourceParser:
             self._misfit(field.name, "ARRAY" if field.many else "OBJECT", value)
         if not field.many:
             items = items[:1]
-        found = [built for item in items if (built := self._object(field, item)) is not None]
-        if found:
-            entries.append((field.order, field.name, found if field.many else found[0], None))
+        values = [built for item in items if (built := self._object(field, item)) is not None]
+        if values:
+            entries.append((field.order, field.name, values if field.many else values[0], None))
 
     def _object(self, field: _Field, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -268,14 +268,14 @@ class ResourceParser:
             value = value[0] if value else None
         if not isinstance(value, dict):
             return None
-        found: dict[str, Any] = {}
+        alternate: dict[str, Any] = {}
         identifier = value.get("id")
         if isinstance(identifier, str) and not is_blank(identifier):
-            found["id"] = identifier
+            alternate["id"] = identifier
         extensions = self._extensions("extension", value.get("extension"))
         if extensions:
-            found["extension"] = extensions
-        return found or None
+            alternate["extension"] = extensions
+        return alternate or None
 
     # Extensions
 
@@ -287,7 +287,7 @@ class ResourceParser:
                 f"HAPI-1841: Syntax error parsing JSON FHIR structure: Expected ARRAY at element '{name}', "
                 f"found '{_shape(value).split(' ')[0]}'"
             )
-        return [found for item in value if (found := self._extension(name, item)) is not None]
+        return [extension for item in value if (extension := self._extension(name, item)) is not None]
 
     def _extension(self, name: str, source: Any) -> dict[str, Any] | None:
         """Convert an extension: its URL, then its value or nested extensions; None if both are missing."""
@@ -301,9 +301,9 @@ class ResourceParser:
         shown = text_of(url) if isinstance(url, Scalar) else None
         entry = self._extension_value(source)
         nested = [
-            found
+            extension
             for key in ("extension", "modifierExtension")
-            for found in self._extensions(key, source.get(key)) or ()
+            for extension in self._extensions(key, source.get(key)) or ()
         ]
         if entry is not None and nested:
             raise ParseError(
@@ -311,15 +311,15 @@ class ResourceParser:
             )
         self.depth -= 1
         identifier = source.get("id")
-        found: dict[str, Any] = {}
+        built: dict[str, Any] = {}
         if isinstance(identifier, str) and not is_blank(identifier):
-            found["id"] = identifier
-        found["url"] = shown
+            built["id"] = identifier
+        built["url"] = shown
         if nested:
-            found["extension"] = nested
+            built["extension"] = nested
         elif entry is not None:
-            found.update(_assembled([entry]))
-        return found if nested or entry is not None else None
+            built.update(_assembled([entry]))
+        return built if nested or entry is not None else None
 
     def _extension_value(self, source: Mapping[str, Any]) -> _Entry | None:
         """Convert the value of an extension; the last value if there are several."""
@@ -344,13 +344,13 @@ def _assembled(entries: list[_Entry]) -> dict[str, Any]:
             entries.sort(key=_order)
             break
         last = entry[0]
-    found: dict[str, Any] = {}
+    elements: dict[str, Any] = {}
     for _, name, value, extra in entries:
         if value is not None:
-            found[name] = value
+            elements[name] = value
         if extra is not None:
-            found[f"_{name}"] = extra
-    return found
+            elements[f"_{name}"] = extra
+    return elements
 
 
 def _order(entry: _Entry) -> int:
@@ -396,7 +396,7 @@ def _drop_nameless_tags(resource: Resource) -> None:
 
 def _contained(resource: Resource) -> list[Resource]:
     """Return the contained resources as HAPI stores them: in one flat list, each resource with its own id."""
-    found: dict[str, Resource] = {}
+    resources: dict[str, Resource] = {}
     for position, inner in enumerate(resource["contained"]):
         for item in (*inner.pop("contained", ()), inner):
             identifier = item.get("id", "").removeprefix("#") or _minted_id(item, position)
@@ -404,8 +404,8 @@ def _contained(resource: Resource) -> list[Resource]:
             if meta is not None:
                 meta.pop("versionId", None)
             named = {"resourceType": item["resourceType"], "id": identifier, **item, **({"id": identifier})}
-            found.setdefault(identifier, named)
-    return list(found.values())
+            resources.setdefault(identifier, named)
+    return list(resources.values())
 
 
 def _minted_id(resource: Resource, position: int) -> str:

@@ -90,10 +90,10 @@ def _part(source: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         stem = choices.get(plain)
         # a choice element is requested by its stem or by any of its types: `valueString` also keeps a `valueQuantity`
         names = (plain,) if stem is None else (plain, stem, f"{stem}[x]", *(n for n in asked if choices.get(n) == stem))
-        wanted = next((n for n in names if n in asked), None)
-        if wanted is None:
+        requested = next((n for n in names if n in asked), None)
+        if requested is None:
             continue
-        part = _of(value, asked[wanted])
+        part = _of(value, asked[requested])
         if _says(part):
             kept[name] = part
     return kept
@@ -127,8 +127,8 @@ def _summarised(resource: Resource, kind: str, summary: str) -> dict[str, Any]:
     if summary == "data":
         return {name: value for name, value in resource.items() if name != "text"}
     if summary == "text":
-        wanted = _mandatory(kind)
-        return {name: value for name, value in resource.items() if name.removeprefix("_") in wanted}
+        mandatory = _mandatory(kind)
+        return {name: value for name, value in resource.items() if name.removeprefix("_") in mandatory}
     return _summary(resource, kind)
 
 
@@ -144,10 +144,10 @@ def _in_summary(path: str) -> Mapping[str, str]:
 
 
 def _summary(source: Mapping[str, Any], path: str) -> dict[str, Any]:
-    wanted = _in_summary(path)
+    in_summary = _in_summary(path)
     kept: dict[str, Any] = {}
     for name, value in source.items():
-        content = wanted.get(name.removeprefix("_"))
+        content = in_summary.get(name.removeprefix("_"))
         if content is None:
             continue
         part = _summary_of(value, content)

@@ -55,22 +55,26 @@ def _elements(path: str) -> Mapping[str, Element]:
         return {}
 
 
-def _values(given: Any, element: Element) -> list[str]:
+def _values(content: Any, element: Element) -> list[str]:
     """Return the nodes of an element; a value in a list gets its index."""
-    if not isinstance(given, list):
-        return [_value(given, element, [])]
-    return [_value(one, element, [("fhir:index", str(number))]) for number, one in enumerate(given) if one is not None]
+    if not isinstance(content, list):
+        return [_value(content, element, [])]
+    return [
+        _value(element_value, element, [("fhir:index", str(number))])
+        for number, element_value in enumerate(content)
+        if element_value is not None
+    ]
 
 
-def _value(given: Any, element: Element, index: list[tuple[str, str]]) -> str:
-    if not isinstance(given, dict):
-        return _node([("fhir:value", _literal(given, element.type)), *index], 1)
-    if "resourceType" in given:
-        kind, properties = _resource(given)
+def _value(content: Any, element: Element, index: list[tuple[str, str]]) -> str:
+    if not isinstance(content, dict):
+        return _node([("fhir:value", _literal(content, element.type)), *index], 1)
+    if "resourceType" in content:
+        kind, properties = _resource(content)
         return _node([*kind, *properties, *index], 1)
     properties = [
         (f"fhir:{_owner(element.content, name, inner)}.{name}", text)
-        for name, item in given.items()
+        for name, item in content.items()
         if (inner := _elements(element.content).get(name)) is not None
         for text in _values(item, inner)
     ]

@@ -106,7 +106,7 @@ def _resource(node: Node) -> Resource:
 
 def _object(node: Node, content: str) -> dict[str, Any]:
     """Convert a complex value; undefined elements are dropped."""
-    found: dict[str, Any] = {name: node.attrib[name] for name in ("id", "url") if name in node.attrib}
+    members: dict[str, Any] = {name: node.attrib[name] for name in ("id", "url") if name in node.attrib}
     elements = children(content)
     values: dict[str, list[Any]] = {}
     companions: dict[str, list[Any]] = {}
@@ -120,10 +120,10 @@ def _object(node: Node, content: str) -> dict[str, Any]:
         companions.setdefault(name, []).append(extra or None)
     for name, listed in values.items():
         many = elements[name].many
-        found[name] = listed if many else listed[0]
+        members[name] = listed if many else listed[0]
         if any(companions[name]):
-            found[f"_{name}"] = companions[name] if many else companions[name][0]
-    return found
+            members[f"_{name}"] = companions[name] if many else companions[name][0]
+    return members
 
 
 def _value(node: Node, element: Element) -> Any:
@@ -138,9 +138,9 @@ def _value(node: Node, element: Element) -> Any:
 
 def _companion(node: Node) -> dict[str, Any]:
     """Convert the id and extensions of a primitive value."""
-    found: dict[str, Any] = {"id": node.attrib["id"]} if "id" in node.attrib else {}
+    companion: dict[str, Any] = {"id": node.attrib["id"]} if "id" in node.attrib else {}
     extensions = [_object(child, "Extension") for child in node if _local(child) == "extension"]
-    return found | ({"extension": extensions} if extensions else {})
+    return companion | ({"extension": extensions} if extensions else {})
 
 
 def _xhtml(node: Node) -> str:
@@ -236,21 +236,21 @@ class _Writer:
 
 def _properties(value: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield the name of each child element with its value and the id and extensions of a primitive value."""
-    for key, given in value.items():
+    for key, content in value.items():
         name = key.removeprefix("_")
         if not _NAME.fullmatch(name) or (key != name and name in value):
             continue
-        values = given if isinstance(given, list) else [given]
+        values = content if isinstance(content, list) else [content]
         companions = value.get(f"_{name}")
         companions = companions if isinstance(companions, list) else [companions]
         if key != name:
             values = [None] * len(companions)
         for number in range(max(len(values), len(companions))):
-            one = values[number] if number < len(values) else None
+            child = values[number] if number < len(values) else None
             extra = companions[number] if number < len(companions) else None
             extra = extra if isinstance(extra, dict) else {}
-            if extra or not (one is None or isinstance(one, list)):
-                yield name, one, extra
+            if extra or not (child is None or isinstance(child, list)):
+                yield name, child, extra
 
 
 def _attribute(name: str, value: Any) -> str:
@@ -266,7 +266,7 @@ def _attribute(name: str, value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], _NOT_XML.sub("\ufffd", text))
+    return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], _NOT_XML.sub("\ufffd", text))
 
 
 def _narrative(text: str) -> str:

@@ -44,9 +44,9 @@ class Batch:
         self,
         resource_type: str,
         resources: Sequence[tuple[int, Resource | bytes]],
-        known: dict[int, bytes] | None = None,
+        bodies: dict[int, bytes] | None = None,
     ) -> None:
-        self._type, self._resources, self.known = resource_type, resources, known
+        self._type, self._resources, self.known = resource_type, resources, bodies
         self._rids = frozenset(rid for rid, _ in resources)
         self._removed: frozenset[int] = frozenset()
         self._computed: dict[int, IndexRows] = {}
@@ -58,41 +58,42 @@ class Batch:
         """Return the index rows of these paths by table. They are computed once, also if a rollback removes them."""
         if unknown := pids.difference(self._computed):
             self._compute(unknown)
-        found: IndexRows = {}
+        index_rows: IndexRows = {}
         for pid in sorted(pids):
             for table, rows in self._computed[pid].items():
-                found.setdefault(table, []).extend(rows)
+                index_rows.setdefault(table, []).extend(rows)
         if self._removed:
-            for table, rows in found.items():
-                found[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
-        return found
+            for table, rows in index_rows.items():
+                index_rows[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
+        return index_rows
 
     def _compute(self, pids: frozenset[int]) -> None:
-        known = {} if self.known is None else self.known
-        if unknown := pids.difference(known):
+        bodies = {} if self.known is None else self.known
+        if unknown := pids.difference(bodies):
             by_path: dict[int, IndexRows] = {pid: {} for pid in unknown}
             parsed = (
-                (rid, serialization.loads(one) if isinstance(one, bytes) else one) for rid, one in self._resources
+                (rid, serialization.loads(resource) if isinstance(resource, bytes) else resource)
+                for rid, resource in self._resources
             )
             for table, rows in index_rows_of(self._type, parsed, unknown).items():
                 for row in rows:
                     by_path[row[0]].setdefault(table, []).append(row)
             self._computed |= by_path
             if self.known is not None:
-                known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
-        self._computed |= {pid: pickle.loads(known[pid]) for pid in pids - unknown}
+                bodies.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
+        self._computed |= {pid: pickle.loads(bodies[pid]) for pid in pids - unknown}
 
     def resources(self) -> Iterator[tuple[int, Resource | bytes]]:
         """Yield the rids and resources, without those that were removed."""
-        return (one for one in self._resources if one[0] not in self._removed)
+        return (resource for resource in self._resources if resource[0] not in self._removed)
 
     def without(self, rid: int) -> Batch:
         """Return the batch without one resource."""
         if rid not in self._rids:
             return self
-        found = copy(self)
-        found._removed = self._removed | {rid}
-        return found
+        remaining = copy(self)
+        remaining._removed = self._removed | {rid}
+        return remaining
 
 
 class Unindexed:
@@ -144,13 +145,13 @@ class Unindexed:
 
     def rows(self, pids: Set[int]) -> IndexRows:
         """Return the missing rows of these paths."""
-        found: IndexRows = {}
+        rows_by_table: IndexRows = {}
         for batches in self.missing.values():
             for batch, missing in batches:
-                if wanted := missing & pids:
-                    for table, rows in batch.index_rows(wanted).items():
-                        found.setdefault(table, []).extend(rows)
-        return found
+                if requested := missing & pids:
+                    for table, rows in batch.index_rows(requested).items():
+                        rows_by_table.setdefault(table, []).extend(rows)
+        return rows_by_table
 
     def written(self, pids: Set[int]) -> None:
         """Mark the rows of these paths as written."""

@@ -35,10 +35,10 @@ def targets(store: Store, resource_type: str, rids: Sequence[int], pids: Sequenc
     query, values = f"SELECT target_type, target_id FROM {{}}.reference WHERE {where}", (*rids, *pids)
     if not store.changed(resource_type):
         return dict.fromkeys(store.select(query.format("main"), values))
-    found = chain(
+    references = chain(
         store.select(query.format("main") + NOT_REPLACED, values), store.select(query.format("overlay"), values)
     )
-    return dict.fromkeys(found)
+    return dict.fromkeys(references)
 
 
 def referring(
@@ -65,6 +65,6 @@ def referring(
 def first_referrer(store: Store, row: ResourceRow) -> ResourceRow | None:
     """Return the first other resource whose current version refers to this one."""
     store.index_all()
-    found = [store.db.execute(query, (row.id, row.type, row.rid)).fetchone()[0] for query in _REFERRERS]
-    rid = min((rid for rid in found if rid is not None), default=None)
+    referrers = [store.db.execute(query, (row.id, row.type, row.rid)).fetchone()[0] for query in _REFERRERS]
+    rid = min((rid for rid in referrers if rid is not None), default=None)
     return None if rid is None else store.row(rid)

@@ -185,12 +185,14 @@ class Store:
         ids: dict[str, list[str]] = {}
         for resource_type, id in keys:
             ids.setdefault(resource_type, []).append(id)
-        wanted = serialization.dumps(ids).decode()
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        ids_text = serialization.dumps(ids).decode()
+        versions: dict[tuple[str, str], tuple[int, int]] = {}
         for db in self.schemas():
             query = _KNOWN.replace("{db}", db)
-            found.update(((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (wanted,)))
-        return found
+            versions.update(
+                ((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (ids_text,))
+            )
+        return versions
 
     def check(self, rids: Sequence[int]) -> None:
         """Check resources of the world before a query reads their content without parsing it.
@@ -218,25 +220,25 @@ class Store:
 
     def rows(self, rids: Sequence[int]) -> list[ResourceRow]:
         """Return the current versions of these resources, in the order given."""
-        found: dict[int, ResourceRow] = {}
+        rows_by_rid: dict[int, ResourceRow] = {}
         for chunk in _chunks(rids):
             self.check(chunk)
             for db in self.schemas():
                 query = f"SELECT {COLUMNS} FROM {db}.resource WHERE rid IN ({marks(len(chunk))})"
-                found.update((row[0], ResourceRow(*row)) for row in self.db.execute(query, tuple(chunk)))
+                rows_by_rid.update((row[0], ResourceRow(*row)) for row in self.db.execute(query, tuple(chunk)))
         try:
-            return [found[rid] for rid in rids]
+            return [rows_by_rid[rid] for rid in rids]
         except KeyError as error:
             raise _missing(error.args[0]) from error
 
     def sizes(self, rids: Sequence[int]) -> Iterator[int]:
         """Yield the sizes of these resources in bytes, in the order given."""
-        found: dict[int, int] = {}
+        sizes_by_rid: dict[int, int] = {}
         for chunk in _chunks(rids):
             for db in ("main", "overlay"):
                 query = f"SELECT rid, length(body) FROM {db}.resource WHERE rid IN ({marks(len(chunk))})"
-                found.update(self.db.execute(query, tuple(chunk)))
-        return (found[rid] for rid in rids)
+                sizes_by_rid.update(self.db.execute(query, tuple(chunk)))
+        return (sizes_by_rid[rid] for rid in rids)
 
     def entries(
         self, rids: Sequence[int], base_url: str, *, whole: bool
@@ -263,13 +265,13 @@ class Store:
     def tagged(self, pids: Sequence[int]) -> list[ResourceRow]:
         """Return a selection of resources that together contain every token and URI with these path ids."""
         self.index_all()
-        found: set[int] = set()
+        rids: set[int] = set()
         for db, current in (("main", NOT_REPLACED), ("overlay", "")):
             for table, value in (("token", "value, system"), ("uri", "value")):
                 where = f"pid IN ({marks(len(pids))}) {current}"
                 query = f"SELECT min(rid) FROM {db}.{table} WHERE {where} GROUP BY pid, {value}"
-                found.update(rid for (rid,) in self.db.execute(query, tuple(pids)))
-        return self.rows(sorted(found))
+                rids.update(rid for (rid,) in self.db.execute(query, tuple(pids)))
+        return self.rows(sorted(rids))
 
     # writing
 
@@ -326,8 +328,8 @@ class Store:
         for rid, resource_type, _, _, _, _, _, body, _ in current:
             by_type.setdefault(resource_type, []).append((rid, body))
         for resource_type, resources in by_type.items():
-            known = snapshot.index_rows[resource_type]
-            self._unindexed.add_batch(resource_type, Batch(resource_type, resources, known))
+            indexed = snapshot.index_rows[resource_type]
+            self._unindexed.add_batch(resource_type, Batch(resource_type, resources, indexed))
 
     def index_all(self) -> None:
         """Write all missing index rows, for queries that do not name their path ids."""
@@ -369,9 +371,11 @@ class Store:
     def _replace(self, old: Iterable[ResourceRow]) -> None:
         """Move the overlay's current rows of resources to the replaced versions, and delete their index rows."""
         present = "SELECT 1 FROM overlay.resource WHERE rid = ?"
-        known = [one for one in old if one.type in self._types and self.db.execute(present, (one.rid,)).fetchone()]
-        self._do_each(_KEEP, [(one.rid,) for one in known])
-        self._remove([(one.type, one.rid) for one in known])
+        indexed_rows = [
+            row for row in old if row.type in self._types and self.db.execute(present, (row.rid,)).fetchone()
+        ]
+        self._do_each(_KEEP, [(row.rid,) for row in indexed_rows])
+        self._remove([(row.type, row.rid) for row in indexed_rows])
 
     def _remove(self, keys: Sequence[tuple[str, int]]) -> None:
         """Remove the overlay's current rows of resources, given by type and rid, with their index rows."""

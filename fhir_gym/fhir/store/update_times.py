@@ -40,11 +40,11 @@ def update_stamp(value: Json, otherwise: datetime) -> tuple[int, str]:
 
 def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
     """Return the resource's clinical dates as pairs of element and time; times without a zone count as UTC."""
-    found: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
+    dates: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
     for name, only in _PERIODS.items():
         if name in resource and only in (None, resource["resourceType"]) and isinstance(resource[name], dict):
-            found.append((f"{name}.start", resource[name].get("start")))
-    return [(name, moment) for name, value in found if (moment := moment_of(value))]
+            dates.append((f"{name}.start", resource[name].get("start")))
+    return [(name, moment) for name, value in dates if (moment := moment_of(value))]
 
 
 def last_event(resource: Resource, now: int) -> int | None:

@@ -164,10 +164,10 @@ class WorldFile:
         """Return the rows with these numbers, from 1 to the number of resources, in the order given."""
         query = f"SELECT * FROM resource WHERE rid IN ({marks(len(rids))})"
         with self._failures(), closing(connect(self.path, mapped=False)) as db:
-            found = {row[0]: self.connections.checks.check(ResourceRow(*row)) for row in db.execute(query, rids)}
-            if missing := next((rid for rid in rids if rid not in found), None):
+            rows_by_rid = {row[0]: self.connections.checks.check(ResourceRow(*row)) for row in db.execute(query, rids)}
+            if missing := next((rid for rid in rids if rid not in rows_by_rid), None):
                 raise sqlite3.DatabaseError(f"resource {missing} is missing")
-            return [found[rid] for rid in rids]
+            return [rows_by_rid[rid] for rid in rids]
 
     def verify(self) -> None:
         """Read the whole file and compare it with its manifest; slow on a large world.
@@ -179,13 +179,13 @@ class WorldFile:
             for (problem,) in db.execute("PRAGMA integrity_check(1)"):
                 if problem != "ok":
                     raise WorldError(f"the world {self.path} is damaged: {problem.splitlines()[-1]}")
-            found, counts = ContentHash(self.now), Counter[str]()
+            content_hash, counts = ContentHash(self.now), Counter[str]()
             checks = RowChecks(self.manifest.total)
             for row in map(ResourceRow._make, db.execute("SELECT * FROM resource ORDER BY rid")):
                 checks.check(row)
-                found.add(row.type, row.id, row.body)
+                content_hash.add(row.type, row.id, row.body)
                 counts[row.type] += 1
-            if str(found) != self.manifest.content_hash or counts != self.manifest.counts:
+            if str(content_hash) != self.manifest.content_hash or counts != self.manifest.counts:
                 raise WorldError(f"the world {self.path} is damaged: its resources have changed")
 
     def close(self) -> None:

@@ -54,10 +54,10 @@ def _leads_to_contained(node: Node) -> bool:
 
 def _contained_has_no(*path: str) -> Callable[[Node], bool]:
     def check(node: Node) -> bool:
-        found = node.find_all("contained")
+        nodes = node.find_all("contained")
         for name in path:
-            found = [inner for one in found for inner in one.find_all(name)]
-        return not found
+            nodes = [inner for outer in nodes for inner in outer.find_all(name)]
+        return not nodes
 
     return check
 
@@ -160,18 +160,18 @@ def _steps(constraint: Constraint, node: Node) -> int:
 
 def function_of(constraint: Constraint) -> Callable[[Node], bool] | None:
     """Return the function that evaluates an invariant, if it is not evaluated by FHIRPath."""
-    found = FUNCTIONS.get(constraint.key) or FUNCTIONS.get(constraint.expression)
-    return found or presence(constraint.expression)
+    function = FUNCTIONS.get(constraint.key) or FUNCTIONS.get(constraint.expression)
+    return function or presence(constraint.expression)
 
 
 @cache
 def presence(expression: str) -> Callable[[Node], bool] | None:
     """Return a function for an expression that only asks whether elements are there, such as most of them are."""
     terms = [_TERM.fullmatch(term) for term in expression.split(" or ")]
-    wanted = [(term[1], term[2] == "exists") for term in terms if term]
-    if len(wanted) < len(terms):
+    paths = [(term[1], term[2] == "exists") for term in terms if term]
+    if len(paths) < len(terms):
         return None
-    return lambda node: any((node.find(name) is not None) == there for name, there in wanted)
+    return lambda node: any((node.find(name) is not None) == there for name, there in paths)
 
 
 def expression_of(constraint: Constraint) -> str:
@@ -236,18 +236,18 @@ def in_order(first: str, second: str) -> bool | None:
     left, right = _parts(first), _parts(second)
     if left is None or right is None:
         return None
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            return one < other
+    for number, other in zip(left, right, strict=False):
+        if number != other:
+            return number < other
     return True if len(left) == len(right) else None
 
 
 def _parts(text: str) -> tuple[Decimal, ...] | None:
     """Return year, month, day, hour, minute and second as far as they are given; with a zone, those of UTC."""
-    found = _DATE_TIME.fullmatch(text)
-    if found is None:
+    match = _DATE_TIME.fullmatch(text)
+    if match is None:
         return None
-    *numbers, fraction, zone = found.groups()
+    *numbers, fraction, zone = match.groups()
     parts = [int(number) for number in numbers if number is not None]
     if zone not in (None, "Z"):
         hours, minutes = int(zone[1:3]), int(zone[4:6])

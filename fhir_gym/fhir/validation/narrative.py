@@ -32,8 +32,8 @@ def check_narrative(node: Node, issues: Issues) -> None:
 
 
 def _report_namespace(node: Node, element: Markup, issues: Issues) -> None:
-    given = element.attributes.get("xmlns", "null")
-    text = f"Wrong namespace on the XHTML ('{given}', should be '{NAMESPACE}')"
+    namespace = element.attributes.get("xmlns", "null")
+    text = f"Wrong namespace on the XHTML ('{namespace}', should be '{NAMESPACE}')"
     issues.add("error", node.path, text, "XHTML_XHTML_NS_InValid", node.steps)
 
 

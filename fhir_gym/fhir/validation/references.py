@@ -71,8 +71,8 @@ def _check_stated(node: Node, stated: str, actual: str | None, allowed: tuple[st
         _report_target(node, stated, [actual], issues)
 
 
-def _report_target(node: Node, kind: str, wanted: list[str], issues: Issues) -> None:
-    expected = f"([{', '.join(wanted)}])"
+def _report_target(node: Node, kind: str, target_types: list[str], issues: Issues) -> None:
+    expected = f"([{', '.join(target_types)}])"
     text = f"Invalid Resource target type. Found {kind}, but expected one of {expected}"
     issues.add("error", node.path, text, "Reference_REF_BadTargetType", node.steps)
 
@@ -82,14 +82,14 @@ def _report_target(node: Node, kind: str, wanted: list[str], issues: Issues) -> 
 
 def check_duplicates(resource: Node, issues: Issues) -> None:
     """Report contained resources with the id of an earlier one."""
-    known: set[str] = set()
+    seen_ids: set[str] = set()
     for contained in resource.find_all("contained"):
         id = contained.text_of("id")
-        if id in known:
+        if id in seen_ids:
             text = f"Duplicate ID for contained resource: {id}"
             issues.add("error", contained.path, text, "RESOURCE_DUPLICATE_CONTAINED_ID", contained.steps)
         elif id is not None:
-            known.add(id)
+            seen_ids.add(id)
 
 
 def check_orphans(resource: Node, issues: Issues) -> None:
@@ -97,10 +97,10 @@ def check_orphans(resource: Node, issues: Issues) -> None:
     contained = resource.find_all("contained")
     if not contained:
         return
-    leads = [set(_local_references(one)) for one in contained]
+    leads = [set(_local_references(node)) for node in contained]
     by_id: dict[str | None, list[int]] = {}
-    for index, one in enumerate(contained):
-        by_id.setdefault(one.text_of("id"), []).append(index)
+    for index, node in enumerate(contained):
+        by_id.setdefault(node.text_of("id"), []).append(index)
     waiting = [ref for child in resource.children if child.name != "contained" for ref in _local_references(child)]
     reached: set[str] = set()
     while waiting:
@@ -108,13 +108,13 @@ def check_orphans(resource: Node, issues: Issues) -> None:
         if id not in reached:
             reached.add(id)
             waiting += (ref for index in by_id.get(id, ()) for ref in leads[index])
-    for index, one in enumerate(contained):
-        if one.text_of("id") not in reached and "" not in leads[index]:
-            name = one.text_of("id") or "null"
+    for index, node in enumerate(contained):
+        if node.text_of("id") not in reached and "" not in leads[index]:
+            name = node.text_of("id") or "null"
             text = f"The contained resource '{name}' is not referenced to from elsewhere in the containing resource "
             text += "nor does it refer to the containing resource (dom-3)"
             path = f"{resource.path}.contained[{index}]"
-            issues.add("error", path, text, "CONTAINED_ORPHAN_DOM3", one.steps)
+            issues.add("error", path, text, "CONTAINED_ORPHAN_DOM3", node.steps)
 
 
 def _local_references(node: Node) -> Iterator[str]:

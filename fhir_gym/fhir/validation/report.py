@@ -69,10 +69,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 def described(issues: Iterable[Issue], text: bytes) -> list[Json]:
     """Return issues in HAPI's form; those of values that are not found in the text are at its end."""
-    found = list(issues)
+    listed = list(issues)
     shown = text.decode("utf-8", "replace").rstrip()
-    ends = dict(_ends(shown, {issue.steps for issue in found if issue.steps}))
-    return [_described(issue, shown, ends.get(issue.steps, len(shown))) for issue in found]
+    ends = dict(_ends(shown, {issue.steps for issue in listed if issue.steps}))
+    return [_described(issue, shown, ends.get(issue.steps, len(shown))) for issue in listed]
 
 
 def _described(issue: Issue, text: str, end: int) -> Json:
@@ -96,11 +96,11 @@ def _described(issue: Issue, text: str, end: int) -> Json:
     }
 
 
-def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
+def _ends(text: str, places: set[Steps]) -> Iterator[tuple[Steps, int]]:
     """Yield the end of each wanted value; what is not JSON gives wrong places, but no error."""
     path: list[str | int | None] = []  # None where the name of a member comes next
     name = ""
-    for token in _TOKEN.finditer(text) if wanted else ():
+    for token in _TOKEN.finditer(text) if places else ():
         mark = token[0]
         if mark == "{":
             path.append(None)
@@ -115,5 +115,5 @@ def _ends(text: str, wanted: set[Steps]) -> Iterator[tuple[Steps, int]]:
         else:
             if mark in "}]" and path:
                 path.pop()
-            if tuple(path) in wanted:
+            if tuple(path) in places:
                 yield cast(Steps, tuple(path)), token.end()

@@ -79,24 +79,24 @@ def _check_value(node: Node, url: str, types: tuple[str, ...], issues: Issues) -
 
 
 def _check_parts(node: Node, url: str, definition: ExtensionDefinition, issues: Issues) -> None:
-    given: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in node.find_all("extension"):
         name = part.text_of("url") or ""
-        known = definition.parts.get(name)
-        if known is not None:
-            given[name] = given.get(name, 0) + 1
-            _check_value(part, name, known.types, issues)
+        nested = definition.parts.get(name)
+        if nested is not None:
+            counts[name] = counts.get(name, 0) + 1
+            _check_value(part, name, nested.types, issues)
         elif name and not is_absolute(name):
             text = f"Sub-extension url '{name}' is not defined by the Extension {url}|4.0.1"
             where = f"{part.path}[url='{name}']"
             issues.add("error", where, text, "Extension_EXT_SubExtension_Invalid", part.steps)
-    for name, known in definition.parts.items():
-        count, label = given.get(name, 0), f"Extension.extension:{name}"
-        if count < known.least:
-            text = f"{label}: minimum required = {known.least}, but only found {count} (from {url}|4.0.1)"
+    for name, nested in definition.parts.items():
+        count, label = counts.get(name, 0), f"Extension.extension:{name}"
+        if count < nested.least:
+            text = f"{label}: minimum required = {nested.least}, but only found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Minimum", node.steps)
-        if known.most != "*" and count > int(known.most):
-            text = f"{label}: max allowed = {known.most}, but found {count} (from {url}|4.0.1)"
+        if nested.most != "*" and count > int(nested.most):
+            text = f"{label}: max allowed = {nested.most}, but found {count} (from {url}|4.0.1)"
             issues.add("error", node.path, text, "Validation_VAL_Profile_Maximum", node.steps)
 
 
@@ -116,16 +116,16 @@ def _check_place(node: Node, holder: Node, url: str, definition: ExtensionDefini
 
 def _places(holder: Node) -> set[str]:
     """Return the paths by which a definition may name an element: from its resource, and from each type around it."""
-    found = {holder.content} if "." in holder.content else set()  # of another element, for a reference to its content
+    places = {holder.content} if "." in holder.content else set()  # of another element, for a reference to its content
     node, below = holder, ""
     while True:
-        found.add(f"{node.type}{below}")
+        places.add(f"{node.type}{below}")
         if node.is_resource or node.parent is None or node.element is None:
             break
         step = node.element.path.rpartition(".")[2]
         below = f".{step}{below}"
         node = node.parent
-    return {re.sub(r"^BackboneElement\..*|^Element\..*", holder.definition, place) for place in found}
+    return {re.sub(r"^BackboneElement\..*|^Element\..*", holder.definition, place) for place in places}
 
 
 _LONGEST_ID = 64
@@ -175,8 +175,8 @@ def _is_profiled_for_another_type(node: Node, issues: Issues) -> bool:
     for profile in meta.find_all("profile") if meta else []:
         kind = profiled_type((profile.text or "").partition("|")[0])
         if kind is not None and kind != node.type:
-            found = f"profile '{profile.text}|4.0.1', but found type '{node.type}'"
-            text = f"Specified profile type was '{kind}' in {found}"
+            mismatch = f"profile '{profile.text}|4.0.1', but found type '{node.type}'"
+            text = f"Specified profile type was '{kind}' in {mismatch}"
             issues.add("error", node.path, text, "Validation_VAL_Profile_WrongType", node.steps)
     return len(issues) > before
 
@@ -203,8 +203,10 @@ def _check_elements(node: Node, issues: Issues) -> None:
 @cache
 def _required(path: str) -> tuple[tuple[str, str], ...]:
     """Return the name and the path of each mandatory element."""
-    found = {(element.choice or element.name): element.path for element in children(path).values() if element.required}
-    return tuple(found.items())
+    required = {
+        (element.choice or element.name): element.path for element in children(path).values() if element.required
+    }
+    return tuple(required.items())
 
 
 def _check_missing(node: Node, issues: Issues) -> None:

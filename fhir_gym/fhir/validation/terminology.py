@@ -139,17 +139,17 @@ def _is_expandable(bound: Binding) -> bool:
 
 def _report_code(node: Node, system: str | None, code: str | None, strength: str, issues: Issues) -> str:
     """Report a code that its system does not have, or whose system is unknown; return the message."""
-    known = code_system(system) if system else None
+    system_codes = code_system(system) if system else None
     severity: Severity = "error"
     if not system or (system in _BY_RULE and (system != _UNITS or code is None or is_unit(code))):
         return ""
     if system == _UNITS:
         text = f"Error processing unit '{code}': The unit '{code}' is unknown for '{system}#{code}'"
-    elif known is not None and known.content == "complete":
-        if code is not None and code in known:
+    elif system_codes is not None and system_codes.content == "complete":
+        if code is not None and code in system_codes:
             return ""
         text = f"Unknown code '{system}#{code or 'null'}'"
-    elif known is not None or (system == _LANGUAGES and code in _languages()):
+    elif system_codes is not None or (system == _LANGUAGES and code in _languages()):
         return ""
     else:
         severity = "error" if strength == "required" else "warning"
@@ -202,12 +202,12 @@ def _component(code: str, at: int) -> int:
         if code[at : at + 1] != ")":
             raise ValueError(code)
         at += 1
-    elif found := _simple_unit().match(code, at):
-        at = found.end()
+    elif match := _simple_unit().match(code, at):
+        at = match.end()
         exponent = _EXPONENT.match(code, at)
         at = exponent.end() if exponent else at
-    elif found := _FACTOR.match(code, at):
-        at = found.end()
+    elif match := _FACTOR.match(code, at):
+        at = match.end()
     if annotation := _ANNOTATION.match(code, at):
         at = annotation.end()
     if at == start:

@@ -83,11 +83,11 @@ class Node:
     def contained(self) -> Mapping[str, Node]:
         """The resources that this one contains, by id; the first of several with an id."""
         if "contained" not in self.cache:
-            found: dict[str, Node] = {}
-            for one in self.find_all("contained"):
-                if (id := one.text_of("id")) is not None:
-                    found.setdefault(id, one)
-            self.cache["contained"] = found
+            nodes: dict[str, Node] = {}
+            for node in self.find_all("contained"):
+                if (id := node.text_of("id")) is not None:
+                    nodes.setdefault(id, node)
+            self.cache["contained"] = nodes
         contained: Mapping[str, Node] = self.cache["contained"]
         return contained
 
@@ -143,15 +143,15 @@ class Node:
         """Return the element as JSON, without what could not be read."""
         if not self.content:
             return self.value
-        found: dict[str, Any] = {"resourceType": self.type} if self.is_resource else {}
+        element: dict[str, Any] = {"resourceType": self.type} if self.is_resource else {}
         for child in self.children:
             key, many = (child.element.name, child.element.many) if child.element else (child.name, False)
             if child.content or not (child.children or child.value is None):
-                _put(found, key, child.json(), many)
+                _put(element, key, child.json(), many)
             else:  # the id and extensions of a primitive are beside its value
-                _put(found, key, child.value, many)
-                _put(found, f"_{key}", {inner.name: inner.json() for inner in child.children}, many)
-        return found
+                _put(element, key, child.value, many)
+                _put(element, f"_{key}", {inner.name: inner.json() for inner in child.children}, many)
+        return element
 
 
 def _put(target: dict[str, Any], key: str, value: Any, many: bool) -> None:
@@ -297,8 +297,8 @@ class _Reader:
         self, value: Any, element: Element, parent: Node, where: str, steps: Steps, index: int | None
     ) -> None:
         if not isinstance(value, dict):
-            wanted = "an Array" if element.many else "an Object"
-            text = f"The property {element.name} must be {wanted}, not {describe(value)} (at {where})"
+            expected = "an Array" if element.many else "an Object"
+            text = f"The property {element.name} must be {expected}, not {describe(value)} (at {where})"
             self.error(where, text, steps)
             return
         if self.depth == MAX_DEPTH:
@@ -356,13 +356,13 @@ class _Reader:
         if node.type == "xhtml":
             self._read_markup(node, where)
         if node.type == "boolean":
-            right, wanted = isinstance(value, bool), "a boolean"
+            right, expected = isinstance(value, bool), "a boolean"
         elif node.type in _NUMBERS:
-            right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+            right, expected = isinstance(value, int | float) and not isinstance(value, bool), "a number"
         else:
-            right, wanted = isinstance(value, str), "a string"
+            right, expected = isinstance(value, str), "a string"
         if not right:
-            self.error(where, f"Error parsing JSON: the primitive value must be {wanted}", node.steps)
+            self.error(where, f"Error parsing JSON: the primitive value must be {expected}", node.steps)
 
     def _read_markup(self, node: Node, where: str) -> None:
         try:

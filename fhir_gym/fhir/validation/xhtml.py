@@ -94,8 +94,8 @@ def parse_markup(text: str) -> tuple[Markup, list[str]]:
     """
     start = len(text) - len(text.lstrip())
     if not text[start:].startswith("<"):
-        found = text[start : start + 1]
-        raise MarkupError(f"Unable to Parse HTML - does not start with tag. Found '{found}' {_place(text, start)}")
+        character = text[start : start + 1]
+        raise MarkupError(f"Unable to Parse HTML - does not start with tag. Found '{character}' {_place(text, start)}")
     reader = _Reader(text)
     root = reader.read(start)
     return root, reader.entities
@@ -154,10 +154,10 @@ class _Reader:
         """Read an opening or closing tag, and return its end."""
         closing = re.compile(rf"</\s*({_NAME})\s*>").match(self.text, start)
         if closing:
-            wanted = open_elements[-1].name
-            if wanted != closing[1]:
+            open_name = open_elements[-1].name
+            if open_name != closing[1]:
                 place = _place(self.text, closing.end())
-                raise MarkupError(f'Malformed XHTML: Found "</{closing[1]}>" expecting "</{wanted}>"{place}')
+                raise MarkupError(f'Malformed XHTML: Found "</{closing[1]}>" expecting "</{open_name}>"{place}')
             open_elements.pop()
             return closing.end()
         opening = re.compile(rf"<({_NAME})").match(self.text, start)

@@ -150,7 +150,7 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
 
     def _tasks_of(self, split: str | None) -> list[tuple[str, str]]:
         """Return env id and key of the split's tasks."""
-        found = []
+        tasks = []
         for env_id in self.configs:
             if split == "heldout_tasks" and not get_pack(env_id).held_out:
                 continue
@@ -159,5 +159,5 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
             assert isinstance(config.world, World)
             keys = available_tasks(env_id, config.task_set(), keys, config.world, numbers[0], named=False)
             config.require_support(keys)
-            found += [(env_id, key) for key in keys]
-        return found
+            tasks += [(env_id, key) for key in keys]
+        return tasks

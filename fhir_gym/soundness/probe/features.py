@@ -61,7 +61,7 @@ class Links:
         for way, other in self._near[at]:
             ways.setdefault(way, []).append(other)
         for way, others in ways.items():
-            far = {one for other in others for one in self._near[other] if one[1] != at}
+            far = {link for other in others for link in self._near[other] if link[1] != at}
             counts.update({f"{way} {name}": count for name, count in self._ways(far).items()})
         return counts
 
@@ -80,13 +80,13 @@ class Links:
         Args:
             own: The records.
         """
-        found: dict[str, list[int | None]] = {}
+        rows: dict[str, list[int | None]] = {}
         for place, at in enumerate(own):
             for path, other in self._out[at]:
-                targets = found.setdefault(f"{path} {self._kinds[other]}", [None] * len(own))
+                targets = rows.setdefault(f"{path} {self._kinds[other]}", [None] * len(own))
                 if targets[place] is None:
                     targets[place] = other
-        return found
+        return rows
 
     def referrers(self, own: Sequence[int]) -> Mapping[str, list[list[int]]]:
         """For each type and path, list the records that refer to each of the given records.
@@ -94,11 +94,11 @@ class Links:
         Args:
             own: The records.
         """
-        found: dict[str, list[list[int]]] = {}
+        rows: dict[str, list[list[int]]] = {}
         for place, at in enumerate(own):
             for label, other in self._in[at]:
-                found.setdefault(label, [[] for _ in own])[place].append(other)
-        return found
+                rows.setdefault(label, [[] for _ in own])[place].append(other)
+        return rows
 
 
 Flat = Mapping[str, tuple[Json, ...]]
@@ -112,14 +112,14 @@ _DAY = 86_400.0
 
 def flatten(resource: Resource) -> Flat:
     """Flatten a record. Values that the server sets are dropped; tags and profiles are kept."""
-    found: dict[str, tuple[Json, ...]] = {}
+    values: dict[str, tuple[Json, ...]] = {}
     for path, value in leaves(resource):
         name = ".".join(part for part in path if isinstance(part, str))
-        found[name] = (*found.get(name, ()), value)
+        values[name] = (*values.get(name, ()), value)
     for name, value in resource.get("meta", {}).items():
         if name not in ("versionId", "lastUpdated"):
-            found[f"meta.{name}"] = (orjson.dumps(value).decode(),)
-    return found
+            values[f"meta.{name}"] = (orjson.dumps(value).decode(),)
+    return values
 
 
 def is_reference(value: Json) -> bool:
@@ -165,10 +165,10 @@ class Background:
 
     def code(self, path: str, value: Json) -> float:
         """The category number of a value, equal in all scenes; NaN once the path has too many distinct values."""
-        known = self._codes.setdefault(path, {})
-        if value not in known and len(known) < _MOST_CODES:
-            known[value] = len(known)
-        return known.get(value, float("nan"))
+        codes = self._codes.setdefault(path, {})
+        if value not in codes and len(codes) < _MOST_CODES:
+            codes[value] = len(codes)
+        return codes.get(value, float("nan"))
 
     def is_closed(self, path: str) -> bool:
         """Whether a path has few distinct values and is therefore categorical; names, for example, are not."""
@@ -211,11 +211,11 @@ class _Scene:
 
     def __init__(self, records: Sequence[Resource], background: Background) -> None:
         self.records, self.background = records, background
-        self.names = [reference_of(one) for one in records]
-        self.flats = [flatten(one) for one in records]
+        self.names = [reference_of(record) for record in records]
+        self.flats = [flatten(record) for record in records]
         self.by_kind: dict[str, list[int]] = {}
-        for at, one in enumerate(records):
-            self.by_kind.setdefault(one["resourceType"], []).append(at)
+        for at, record in enumerate(records):
+            self.by_kind.setdefault(record["resourceType"], []).append(at)
         self.row = {at: row for members in self.by_kind.values() for row, at in enumerate(members)}
         self.links = Links(self.names, self.flats, [_status(flat) for flat in self.flats])
         self._columns: dict[str, Columns] = {}
@@ -246,8 +246,8 @@ class _Scene:
         """Counts and ranks: for each path and status, how many records are one or two references away."""
         counted = [self.links.counts(at) for at in own]
         columns: Columns = {}
-        for name in sorted({name for one in counted for name in one}):
-            counts = np.array([float(one[name]) for one in counted])
+        for name in sorted({name for counts in counted for name in counts}):
+            counts = np.array([float(counts[name]) for counts in counted])
             columns |= {f"{name}": counts} | _ranks(name, counts, np.ones((len(own), len(own)), bool))
             columns[f"{name} as many"] = _same(counts)
         return columns
@@ -269,10 +269,10 @@ class _Scene:
     def _of_targets(self, path: str, targets: Sequence[int | None]) -> Columns:
         columns: Columns = {}
         for kind in dict.fromkeys(self.records[at]["resourceType"] for at in targets if at is not None):
-            known = self.columns(kind)
+            own_columns = self.columns(kind)
             rows = [self.row[at] if at is not None and self._is(at, kind) else -1 for at in targets]
-            found = np.vstack([np.array(list(known.values())).T, np.full(len(known), np.nan)])[rows]
-            columns |= {f"{path} > {name}": found[:, place] for place, name in enumerate(known)}
+            of_rows = np.vstack([np.array(list(own_columns.values())).T, np.full(len(own_columns), np.nan)])[rows]
+            columns |= {f"{path} > {name}": of_rows[:, place] for place, name in enumerate(own_columns)}
         return columns
 
     def _is(self, at: int, kind: str) -> bool:
@@ -286,15 +286,15 @@ class _Scene:
             if not name.endswith((" value", " position")):
                 continue
             for what, sign in (("highest", 1.0), ("lowest", -1.0)):
-                found = np.array([_extreme(sign, column[[self.row[at] for at in some]]) for some in referrers])
-                columns |= {f"{label} {what} {name}": found} | _ranks(f"{label} {what} {name}", found, everyone)
+                of_rows = np.array([_extreme(sign, column[[self.row[at] for at in some]]) for some in referrers])
+                columns |= {f"{label} {what} {name}": of_rows} | _ranks(f"{label} {what} {name}", of_rows, everyone)
         return columns
 
 
 def _extreme(sign: float, values: Column) -> float:
     """Return the highest value for sign 1 and the lowest for sign -1; NaN if all values are missing."""
-    known = values[~np.isnan(values)]
-    return sign * float((sign * known).max()) if known.size else float("nan")
+    present = values[~np.isnan(values)]
+    return sign * float((sign * present).max()) if present.size else float("nan")
 
 
 def _status(flat: Flat) -> str:
@@ -303,11 +303,11 @@ def _status(flat: Flat) -> str:
 
 def _holders(flats: Sequence[Flat]) -> Mapping[Json, list[int]]:
     """Map each distinctive value to the positions of the records that contain the value."""
-    found: dict[Json, list[int]] = {}
+    rows: dict[Json, list[int]] = {}
     for at, flat in enumerate(flats):
         for value in _distinctive(flat):
-            found.setdefault(value, []).append(at)
-    return found
+            rows.setdefault(value, []).append(at)
+    return rows
 
 
 def _distinctive(flat: Flat) -> set[Json]:
@@ -323,15 +323,15 @@ def _distinctive(flat: Flat) -> set[Json]:
 def _order(records: Sequence[Resource], positions: Sequence[int]) -> Columns:
     """Ranks of the records by creation, id, update time and version."""
     everyone = np.ones((len(records), len(records)), bool)
-    ids = [str(one["id"]) for one in records]
+    ids = [str(record["id"]) for record in records]
     numbers = [id_number(id) for id in ids]
-    metas = [one.get("meta", {}) for one in records]
+    metas = [record.get("meta", {}) for record in records]
     updated = [days(str(meta.get("lastUpdated", ""))) for meta in metas]
     ways = {
         "position": np.array(positions, float),
         "id number": np.array([np.nan if number is None else float(number) for number in numbers]),
         "id text": _text_order(ids),
-        "lastUpdated": np.array([np.nan if one is None else one for one in updated]),
+        "lastUpdated": np.array([np.nan if moment is None else moment for moment in updated]),
         "version": np.array([float(meta.get("versionId", 1)) for meta in metas]),
     }
     columns = {"position": ways["position"]}
@@ -352,7 +352,7 @@ def _sizes(records: Sequence[Resource], flats: Sequence[Flat]) -> Columns:
         "text length": [sum(len(str(value)) for values in flat.values() for value in values) for flat in flats],
         "leaves": [sum(map(len, flat.values())) for flat in flats],
         "paths": [len(flat) for flat in flats],
-        "elements": [len(one) for one in records],
+        "elements": [len(record) for record in records],
     }.items():
         counts = np.array(sizes, float)
         columns |= {name: counts, f"{name} as many": _same(counts)} | _ranks(name, counts, everyone)
@@ -368,23 +368,23 @@ def _values(kind: str, flats: Sequence[Flat], background: Background) -> Columns
     for path in paths:
         values = [flat.get(path, ()) for flat in flats]
         counts = Counter(values)
-        same = np.array([float(counts[one]) for one in values])
+        same = np.array([float(counts[value]) for value in values])
         columns[f"{path} same"] = same
         columns[f"{path} share"] = same / len(flats)
         if groups:
             equal = _equal(values)
             columns |= {f"{path} same in {name}": _count(equal & group) for name, group in groups}
-        usual = [background.usual(kind, path, one[0]) if one else -1 for one in values]
+        usual = [background.usual(kind, path, value[0]) if value else -1 for value in values]
         columns[f"{path} usual"] = np.log1p(np.array(usual, float) + 1)
-        if any(len(one) > 1 for one in values):
-            columns[f"{path} items"] = np.array([float(len(one)) for one in values])
-        if any(one and is_reference(one[0]) for one in values):
+        if any(len(value) > 1 for value in values):
+            columns[f"{path} items"] = np.array([float(len(value)) for value in values])
+        if any(value and is_reference(value[0]) for value in values):
             continue
         numbers = _numbers(values)
         if numbers is None:
-            texts = _text_order([str(one[0]) if one else "" for one in values])
+            texts = _text_order([str(value[0]) if value else "" for value in values])
             columns |= _ranks(path, texts, everyone)
-            codes = [background.code(f"{kind} {path}", one[0]) if one else -1.0 for one in values]
+            codes = [background.code(f"{kind} {path}", value[0]) if value else -1.0 for value in values]
             columns[f"{path} category"] = np.array(codes)
             continue
         columns |= _ranks(path, numbers, everyone)
@@ -396,7 +396,7 @@ def _values(kind: str, flats: Sequence[Flat], background: Background) -> Columns
 
 def _moments(path: str, values: Sequence[tuple[Json, ...]], numbers: Column, background: Background) -> Columns:
     """The values of a numeric path; for dates, the days from the present, the weekday and the hour."""
-    if not any(one and isinstance(one[0], str) for one in values):
+    if not any(value and isinstance(value[0], str) for value in values):
         return {f"{path} value": numbers}
     return {
         f"{path} value": numbers - background.today,
@@ -407,14 +407,14 @@ def _moments(path: str, values: Sequence[tuple[Json, ...]], numbers: Column, bac
 
 def _numbers(values: Sequence[tuple[Json, ...]]) -> Column | None:
     """The first value of each record at a path, as a number; None if a value is a text or boolean."""
-    found: list[float] = []
-    for one in values:
-        value = one[0] if one else None
+    numbers: list[float] = []
+    for at_path in values:
+        value = at_path[0] if at_path else None
         number = days(value) if isinstance(value, str) else value
         if isinstance(number, bool) or (number is None and value is not None):
             return None
-        found.append(np.nan if number is None else float(number))
-    return np.array(found)
+        numbers.append(np.nan if number is None else float(number))
+    return np.array(numbers)
 
 
 def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -422,13 +422,13 @@ def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, 
 
     Records are grouped by reference, code or status, and by combinations of a reference with a code or status.
     """
-    found: dict[str, NDArray[np.bool_]] = {}
+    groups: dict[str, NDArray[np.bool_]] = {}
     for path in paths:
         values = [flat.get(path, ()) for flat in flats]
-        is_subject = any(one and is_reference(one[0]) for one in values)
+        is_subject = any(value and is_reference(value[0]) for value in values)
         if (is_subject or path in _STATUS or path.endswith("code.coding.code")) and len(set(values)) > 1:
-            found[path] = _equal(values)
-    singles = dict(list(found.items())[:_MOST_GROUPS])
+            groups[path] = _equal(values)
+    singles = dict(list(groups.items())[:_MOST_GROUPS])
     yield from singles.items()
     several = [name for name in singles if not name.endswith("reference")]
     for subject in (name for name in singles if name.endswith("reference")):
@@ -438,7 +438,7 @@ def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, 
 
 def _equal(values: Sequence[object]) -> NDArray[np.bool_]:
     places: dict[object, int] = {}
-    codes = np.array([places.setdefault(one, len(places)) for one in values])
+    codes = np.array([places.setdefault(value, len(places)) for value in values])
     return np.asarray(codes[:, None] == codes[None, :])
 
 
@@ -447,12 +447,12 @@ def _agreement(flats: Sequence[Flat]) -> Columns:
     count = len(flats)
     everyone = np.ones((count, count), bool)
     equal = [_equal([flat.get(path, ()) for flat in flats]) for path in sorted({p for flat in flats for p in flat})]
-    telling = [one for one in equal if count < one.sum() < count * count]
+    telling = [equality for equality in equal if count < equality.sum() < count * count]
     columns: Columns = {}
     for name, some in (("all", equal), ("shared", telling)):
         if not some or count == 1:
             continue
-        apart = np.sum([~one for one in some], axis=0).astype(float)
+        apart = np.sum([~equality for equality in some], axis=0).astype(float)
         total, others = apart.sum(1) / (count - 1), apart + np.diag(np.full(count, np.inf))
         nearest = np.sort(others, axis=1)
         columns |= {
@@ -466,7 +466,7 @@ def _agreement(flats: Sequence[Flat]) -> Columns:
         columns[f"{name} leaves: neighbours at nearest"] = _count(others <= others.min())
         for label in (f"{name} leaves: mean difference", f"{name} leaves: nearest"):
             columns |= _ranks(label, columns[label], everyone)
-        usual = np.sum([one.sum(1) == one.sum(1).max() for one in some], axis=0).astype(float)
+        usual = np.sum([equality.sum(1) == equality.sum(1).max() for equality in some], axis=0).astype(float)
         columns |= {f"{name} leaves: usual values": usual} | _ranks(f"{name} leaves: usual values", usual, everyone)
     return columns
 

@@ -83,11 +83,11 @@ def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> T
     parts: list[tuple[slice, Columns]] = []
     groups: list[Group] = []
     row = 0
-    for _, some in groupby(scenes, key=lambda one: one.number):
+    for _, some in groupby(scenes, key=lambda scene: scene.number):
         same = list(some)  # they have the same records
-        found, columns = candidates(same[0].records, kind, background)
-        places = {name: at for at, name in enumerate(found)}
-        rows = slice(row, row + len(found))
+        references, columns = candidates(same[0].records, kind, background)
+        places = {name: at for at, name in enumerate(references)}
+        rows = slice(row, row + len(references))
         for scene in same:
             qualifying = np.array([places[name] for name in scene.qualifying if name in places], np.intp)
             groups.append(Group(rows, places[scene.target], qualifying))
@@ -159,10 +159,10 @@ def predict_probabilities(
         labels: Training labels, 0 or 1.
         test: Test rows.
     """
-    known = ~np.isnan(train).all(axis=0)  # scikit-learn cannot bin an empty column
-    if not known.any() or labels.min() == labels.max():
+    has_values = ~np.isnan(train).all(axis=0)  # scikit-learn cannot bin an empty column
+    if not has_values.any() or labels.min() == labels.max():
         return np.zeros(len(test))
-    return np.asarray(_fitted(train[:, known], labels, max_features=0.5).predict_proba(test[:, known])[:, 1])
+    return np.asarray(_fitted(train[:, has_values], labels, max_features=0.5).predict_proba(test[:, has_values])[:, 1])
 
 
 def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArray[np.float64]) -> tuple[list[str], Any]:
@@ -173,12 +173,12 @@ def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArra
         classes: Training classes.
         test: Test rows.
     """
-    known = sorted(set(classes))
-    if not train.shape[1] or len(known) == 1:
-        shares = [classes.count(one) / len(classes) for one in known]
-        return known, np.tile(shares, (len(test), 1))
-    model = _fitted(train, np.array([known.index(one) for one in classes]))
-    return known, model.predict_proba(test)
+    labels = sorted(set(classes))
+    if not train.shape[1] or len(labels) == 1:
+        shares = [classes.count(label) / len(classes) for label in labels]
+        return labels, np.tile(shares, (len(test), 1))
+    model = _fitted(train, np.array([labels.index(answer) for answer in classes]))
+    return labels, model.predict_proba(test)
 
 
 def _fitted(train: NDArray[np.float64], labels: NDArray[Any], **settings: Any) -> Any:
@@ -214,17 +214,17 @@ def predict_answers(train: Rows, answers: Sequence[str], test: Rows) -> list[str
         test: Counts of the test scenes.
     """
     usual = [answer for answer, _ in Counter(answers).most_common(_MOST_CLASSES)]
-    known, chances = predict_classes(train, [one if one in usual else _OTHER for one in answers], test)
-    if _OTHER in known and len(known) > 1:
-        chances[:, known.index(_OTHER)] = -1  # never predict the class of rare answers
-    return [known[at] for at in np.argmax(chances, axis=1)]
+    labels, chances = predict_classes(train, [answer if answer in usual else _OTHER for answer in answers], test)
+    if _OTHER in labels and len(labels) > 1:
+        chances[:, labels.index(_OTHER)] = -1  # never predict the class of rare answers
+    return [labels[at] for at in np.argmax(chances, axis=1)]
 
 
 def count_records(scenes: Sequence[Scene]) -> Rows:
     """Return one row of record and value counts per scene."""
     by_records = {id(scene.records): scene for scene in scenes}  # the scenes of one variation share their records
-    known = {key: _counts(scene) for key, scene in by_records.items()}
-    counted = [known[id(scene.records)] for scene in scenes]
+    counts_by_records = {key: _counts(scene) for key, scene in by_records.items()}
+    counted = [counts_by_records[id(scene.records)] for scene in scenes]
     common = Counter(name for counts in counted for name in counts)
     names = sorted(name for name, number in common.items() if number >= len(scenes) / 50)
     table = np.array([[float(counts.get(name, 0)) for name in names] for counts in counted])
@@ -235,10 +235,10 @@ def _counts(scene: Scene) -> Mapping[str, int]:
     """Count the records of each type, the values at each path, and how often values repeat."""
     counts: Counter[str] = Counter({"records": len(scene.records)})
     shared: dict[str, Counter[str]] = {}
-    for one in scene.records:
-        kind = one["resourceType"]
+    for record in scene.records:
+        kind = record["resourceType"]
         counts[kind] += 1
-        for path, values in flatten(one).items():
+        for path, values in flatten(record).items():
             counts["values"] += len(values)
             counts[f"{kind} values"] += len(values)
             counts[f"{kind} {path}"] += 1
@@ -289,12 +289,12 @@ def hits(test: Table, scored: Scores, *, among_all: bool = False) -> Hits:
         among_all: Whether to choose among all candidates, not only among the qualifying ones.
     """
     lot = np.random.default_rng(SEED)
-    found = []
+    shares = []
     for group in test.groups:
         own = scored[group.rows]
         asked = lot.permutation(np.arange(len(own)) if among_all else group.qualifying)
-        found.append(bool(asked[np.argmax(own[asked])] == group.target))
-    return found
+        shares.append(bool(asked[np.argmax(own[asked])] == group.target))
+    return shares
 
 
 def with_random_targets(table: Table, seed: int = SEED) -> Table:
@@ -316,13 +316,13 @@ def rule_hits(train: Table, test: Table) -> Hits:
     """
     lot = np.random.default_rng(SEED)
     way, feature = _best(train, 1)[0][:2] if train.names else (0, None)
-    found = []
+    shares = []
     for group in test.groups:
         asked = lot.permutation(group.qualifying)
         values = test.values[group.rows][asked]
         picked = np.zeros(len(asked)) if feature is None else _picks(values[:, [feature]])[way][:, 0]
-        found.append(bool(asked[np.argmax(picked)] == group.target))
-    return found
+        shares.append(bool(asked[np.argmax(picked)] == group.target))
+    return shares
 
 
 def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:

@@ -117,14 +117,14 @@ class TaskProbe:
     @property
     def problems(self) -> list[str]:
         """The problems of the task."""
-        found = []
+        lines = []
         if self.ranker is not None and self.ranker.leaks:
-            found.append("the target is found without the prompt")
+            lines.append("the target is found without the prompt")
         if self.blind.leaks:
-            found.append(f"{self.blind.question} is guessed from counts")
+            lines.append(f"{self.blind.question} is guessed from counts")
         if self.blind.lopsided:
-            found.append(f"one answer is right in {self.blind.share_of_all:.0%} of the variations")
-        return found + [f"wrong target: {one}" for one in self.mismatches]
+            lines.append(f"one answer is right in {self.blind.share_of_all:.0%} of the variations")
+        return lines + [f"wrong target: {mismatch}" for mismatch in self.mismatches]
 
     @property
     def sound(self) -> bool:
@@ -161,17 +161,17 @@ class ProbeReport:
         """The report as JSON-serialisable data."""
         return {
             "sound": self.sound,
-            "tasks": [{**asdict(one), "sound": one.sound, "problems": one.problems} for one in self.tasks],
+            "tasks": [{**asdict(task), "sound": task.sound, "problems": task.problems} for task in self.tasks],
         }
 
 
 def _row(task: TaskProbe) -> tuple[str, ...]:
-    found, blind = task.ranker, task.blind
+    rank, blind = task.ranker, task.blind
     ranked: Sequence[str] = [""] * 9
-    if found is not None:
-        bound = min(found.bound, found.ceiling)
-        shares = (found.top, found.top_within, found.top_rule, found.fair, bound, found.top_of_all)
-        ranked = [found.kind, *map(_percent, shares), f"{found.qualifying:.1f}", "YES" if found.leaks else "no"]
+    if rank is not None:
+        bound = min(rank.bound, rank.ceiling)
+        shares = (rank.top, rank.top_within, rank.top_rule, rank.fair, bound, rank.top_of_all)
+        ranked = [rank.kind, *map(_percent, shares), f"{rank.qualifying:.1f}", "YES" if rank.leaks else "no"]
     return (
         task.env.rpartition("/")[2],
         task.task,

@@ -111,12 +111,12 @@ def probe(
         MissingExtraError: scikit-learn is not installed.
     """
     require_sklearn()
-    wanted = {(task.pack, task.key) for task in chosen}
+    names = {(task.pack, task.key) for task in chosen}
     pools = _pools(chosen)
     reports: dict[tuple[str, str], TaskProbe] = {}
     jobs, packs = [(pool, effort) for pool in pools], dict.fromkeys(task.pack for task in chosen)
     for done, part in enumerate(run_jobs(probe_pool, world, jobs, packs, workers), 1):
-        reports |= {(one.env, one.task): one for one in part if (one.env, one.task) in wanted}
+        reports |= {(task.env, task.task): task for task in part if (task.env, task.task) in names}
         if progress is not None:
             progress(f"{part[0].env} {part[0].task}", done, len(pools))
     return ProbeReport(tuple(reports[task.pack, task.key] for task in chosen))
@@ -128,7 +128,7 @@ def _pools(chosen: Iterable[Task[Any]]) -> list[list[Task[Any]]]:
     for task in chosen:
         if _prompts(task) not in pools:
             others = (get_task(task.pack, key) for key in task_keys(task.pack)) if task.pack else ()
-            pools[_prompts(task)] = [one for one in others if _prompts(one) == _prompts(task)]
+            pools[_prompts(task)] = [other for other in others if _prompts(other) == _prompts(task)]
     return list(pools.values())
 
 
@@ -150,10 +150,10 @@ def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK)
         TaskProbe(
             task.pack,
             task.key,
-            any(one.declared for one in scenes[task.key]),
+            any(scene.declared for scene in scenes[task.key]),
             _ranker(scenes[task.key], world, effort),
             blind,
-            tuple(f"variation {one.number}: {one.mismatch}" for one in scenes[task.key] if one.mismatch),
+            tuple(f"variation {scene.number}: {scene.mismatch}" for scene in scenes[task.key] if scene.mismatch),
         )
         for task in tasks
     ]
@@ -161,15 +161,15 @@ def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK)
 
 def _ranker(scenes: Sequence[Scene], world: World, effort: Effort) -> RankerReport | None:
     """Search for targets of each resource type and return the worst report; None if there are too few scenes."""
-    found = []
-    for kind in dict.fromkeys(one.target.partition("/")[0] for one in scenes if one.target):
+    reports = []
+    for kind in dict.fromkeys(scene.target.partition("/")[0] for scene in scenes if scene.target):
         # A target that does not qualify is reported as a mismatch.
-        aimed = [one for one in scenes if one.target.startswith(f"{kind}/") and one.target in one.qualifying]
-        learnt = sum(one.number < TEST_START for one in aimed)
+        aimed = [scene for scene in scenes if scene.target.startswith(f"{kind}/") and scene.target in scene.qualifying]
+        learnt = sum(scene.number < TEST_START for scene in aimed)
         if min(learnt, len(aimed) - learnt) >= _FEWEST:
             table = build_table(aimed, kind, Background(world))
-            found.append(_ranked(kind, table.part(table.groups[:learnt]), table.part(table.groups[learnt:]), effort))
-    return max(found, key=lambda one: one.best - one.bound, default=None)
+            reports.append(_ranked(kind, table.part(table.groups[:learnt]), table.part(table.groups[learnt:]), effort))
+    return max(reports, key=lambda report: report.best - report.bound, default=None)
 
 
 def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerReport:
@@ -190,38 +190,38 @@ def _ranked(kind: str, train: Table, test: Table, effort: Effort) -> RankerRepor
     )
 
 
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found)
+def _share(outcomes: Sequence[bool]) -> float:
+    return sum(outcomes) / len(outcomes)
 
 
 def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:
     """Predict the answer, and whether it is the usual one (such as "there is none"); return the worse report."""
-    everyone = [one for some in scenes.values() for one in some]
-    everyone.sort(key=lambda one: one.number >= TEST_START)
-    learnt = sum(one.number < TEST_START for one in everyone)
+    everyone = [scene for some in scenes.values() for scene in some]
+    everyone.sort(key=lambda scene: scene.number >= TEST_START)
+    learnt = sum(scene.number < TEST_START for scene in everyone)
     rows = count_records(everyone)
-    questions = {"the answer": [one.answer for one in everyone]}
-    usual, count = Counter(one.said for one in everyone).most_common(1)[0]
+    questions = {"the answer": [scene.answer for scene in everyone]}
+    usual, count = Counter(scene.said for scene in everyone).most_common(1)[0]
     if _LEAST_USUAL <= count / len(everyone) < 1:
         questions["the usual answer or another"] = [
-            one.said if one.said == usual else f"not {usual}" for one in everyone
+            scene.said if scene.said == usual else f"not {usual}" for scene in everyone
         ]
-    found = []
+    reports = []
     for question, answers in questions.items():
         guessed = predict_answers(rows[:learnt], answers[:learnt], rows[learnt:])
         shares = {answer: number / len(answers) for answer, number in Counter(answers).items()}
         shares.pop(f"not {usual}", None)  # the label "not …" is not an answer
         share = _share_of_whole_answers(scenes) if everyone[0].is_part else max(shares.values())
-        found.append(_compared(tuple(scenes), question, answers, guessed, share, effort))
-    return max(found, key=lambda one: (one.leaks, one.lopsided, one.right - one.bound))
+        reports.append(_compared(tuple(scenes), question, answers, guessed, share, effort))
+    return max(reports, key=lambda report: (report.leaks, report.lopsided, report.right - report.bound))
 
 
 def _share_of_whole_answers(scenes: Mapping[str, Sequence[Scene]]) -> float:
     """Return the share of the most frequent answer to a whole prompt with several requests."""
     answers: dict[tuple[str, int], list[str]] = {}
     for task, some in scenes.items():
-        for one in some:
-            answers.setdefault((task, one.number), []).append(one.said)
+        for scene in some:
+            answers.setdefault((task, scene.number), []).append(scene.said)
     return Counter(map(tuple, answers.values())).most_common(1)[0][1] / len(answers)
 
 
@@ -242,7 +242,7 @@ def _compared(
         tasks,
         question,
         tried=len(right),
-        right=_share([one == guess for one, guess in zip(right, guessed, strict=True)]),
+        right=_share([answer == guess for answer, guess in zip(right, guessed, strict=True)]),
         majority=majority,
         share=share,
         share_of_all=share_of_all,

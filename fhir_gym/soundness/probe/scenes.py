@@ -70,7 +70,7 @@ def _scenes(task: Task[Any], variation: Variation, run: PolicyRun) -> Iterator[S
     if not requests:
         yield _scene(task, variation, run)
         return
-    named = sorted({name for one in requests for name in one.qualifying})
+    named = sorted({name for request in requests for name in request.qualifying})
     records = _records(variation, run, named)
     for target, qualifying, answer in requests:
         mismatch = _unqualified(run, target, qualifying)  # requests share lookups, so nothing more can be checked
@@ -85,7 +85,7 @@ def _scene(task: Task[Any], variation: Variation, run: PolicyRun) -> Scene:
     else:
         target = _solved(task, variation, run)
         kind = target.partition("/")[0]
-        qualifying = tuple(reference_of(one) for one in variation.setup if one["resourceType"] == kind)
+        qualifying = tuple(reference_of(resource) for resource in variation.setup if resource["resourceType"] == kind)
     records = _records(variation, run, qualifying)
     said = _said(task, variation, run)
     answer = said if task.kind == "query" else _written(run)
@@ -94,23 +94,27 @@ def _scene(task: Task[Any], variation: Variation, run: PolicyRun) -> Scene:
 
 def _records(variation: Variation, run: PolicyRun, qualifying: Iterable[str]) -> tuple[Resource, ...]:
     """Return the qualifying records of the world, and the records that the variation adds."""
-    prepared = [reference_of(one) for one in variation.setup]
+    prepared = [reference_of(resource) for resource in variation.setup]
     here = set(prepared)
     residents = [name for name in qualifying if name not in here]
     read = (run.end.before.read(*name.split("/", 1)) for name in (*residents, *prepared))
-    return tuple(one for one in read if one is not None)
+    return tuple(resource for resource in read if resource is not None)
 
 
 def _solved(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
     """Return the seeded record that the solution answers, changes, requires or refers to; empty if there is none."""
-    here = {str(one["id"]): reference_of(one) for one in variation.setup}
+    here = {str(resource["id"]): reference_of(resource) for resource in variation.setup}
     answered = [here[item] for item in map(str, run.end.answer or []) if item in here]
     if isinstance(task.answer, IdSetAnswer | CountedIdsAnswer):
         return ""  # the answer may contain several records
-    changed = [f"{one.resource_type}/{one.id}" for one in run.end.changes if one.id in here]
-    required_records = [one for one in task.required_records(variation.params) if one in here.values()]
-    written = [one.after for one in run.end.changes if one.kind == "created"]
-    referred = [name for one in written for name in here.values() if f'"{name}"' in json.dumps(one)]
+    changed = [f"{change.resource_type}/{change.id}" for change in run.end.changes if change.id in here]
+    required_records = [
+        required_record
+        for required_record in task.required_records(variation.params)
+        if required_record in here.values()
+    ]
+    written = [change.after for change in run.end.changes if change.kind == "created"]
+    referred = [name for resource in written for name in here.values() if f'"{name}"' in json.dumps(resource)]
     return next(iter([*answered, *changed, *required_records, *referred]), "")
 
 
@@ -123,9 +127,9 @@ def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun, target: str
     texts = [action.text() for action in run.actions] + list(task.required_records(variation.params))
     if any(id in text for text in texts):
         return ""
-    found = [logged.response.body or b"" for logged in run.end.requests]
-    others = [one.partition("/")[2].encode() for one in qualifying if one != target]
-    if any(id.encode() in body and not any(other in body for other in others) for body in found):
+    bodies = [logged.response.body or b"" for logged in run.end.requests]
+    others = [reference.partition("/")[2].encode() for reference in qualifying if reference != target]
+    if any(id.encode() in body and not any(other in body for other in others) for body in bodies):
         return ""
     return f"the solution neither answers {target}, nor writes to it, refers to it or reads it alone"
 
@@ -139,7 +143,9 @@ def _unqualified(run: PolicyRun, target: str, qualifying: tuple[str, ...]) -> st
 
 
 def _written(run: PolicyRun) -> str:
-    return ", ".join(sorted({f"{one.kind} {one.resource_type}" for one in run.end.changes})) or "nothing written"
+    return (
+        ", ".join(sorted({f"{change.kind} {change.resource_type}" for change in run.end.changes})) or "nothing written"
+    )
 
 
 def _said(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
@@ -149,7 +155,7 @@ def _said(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
         return SOME if answer else "none"
     if isinstance(task.answer, CountedIdsAnswer):
         return str(answer[0])
-    here = {str(one["id"]) for one in variation.setup}
+    here = {str(resource["id"]) for resource in variation.setup}
     return json.dumps([_reduced(item, here) for item in answer])
 
 

@@ -100,19 +100,19 @@ def _definition(rollout: Rollout) -> Iterator[str]:
     task = rollout.task
     yield f"{task.title or task.key} ({rollout.env_id}, task {task.key}, {task.task_kind or 'task'})"
     try:
-        found = get_task(rollout.env_id, task.key)
+        named_task = get_task(rollout.env_id, task.key)
     except FhirGymError:
         yield "The definition is not available."
         return
-    yield summary(found)
-    yield from (f"{name}: {text}" for name, text in sections(found).items())
-    yield f"Form of the answer: {found.answer.description}"
+    yield summary(named_task)
+    yield from (f"{name}: {text}" for name, text in sections(named_task).items())
+    yield f"Form of the answer: {named_task.answer.description}"
 
 
 def _verdict(rollout: Rollout, verdict: Verdict) -> Iterator[str]:
     yield f"{'Success' if rollout.success else 'Failure'} (grading {rollout.grading}; the episode {_ended(rollout)})"
     yield f"Answer of the agent: {_value(verdict.answer)}"
-    for check in sorted(verdict.checks, key=lambda one: one.passed):  # failed checks first
+    for check in sorted(verdict.checks, key=lambda check: check.passed):  # failed checks first
         state = "passed" if check.passed else "FAILED"
         yield f"- {state}: {check.name}: expected {_value(check.expected)}, found {_value(check.actual)}"
     yield f"Evidence: {verdict.evidence.note}"
@@ -254,21 +254,21 @@ def read_opinion(reply: str, *, success: bool, checks: tuple[str, ...]) -> Parse
     """
     if not reply.strip():
         return ParsedOpinion(opinion="unreadable", problem="the reply is empty")
-    found = next((one for one in _objects(reply[-_MAX_READ:]) if "opinion" in one), None)
-    if found is None:
+    opinion = next((resource for resource in _objects(reply[-_MAX_READ:]) if "opinion" in resource), None)
+    if opinion is None:
         return ParsedOpinion(opinion="unreadable", problem="the reply has no JSON object with an opinion")
-    given = _opinion(found["opinion"])
+    stated = _opinion(opinion["opinion"])
     parts = {
-        "check": next((name for name in checks if name == found.get("check")), ""),
-        "reason": _text(found.get("reason"), MAX_REASON),
-        "evidence": _text(found.get("evidence"), MAX_EVIDENCE),
+        "check": next((name for name in checks if name == opinion.get("check")), ""),
+        "reason": _text(opinion.get("reason"), MAX_REASON),
+        "evidence": _text(opinion.get("evidence"), MAX_EVIDENCE),
     }
-    if given is None:
+    if stated is None:
         return ParsedOpinion(opinion="unreadable", problem="the reply's opinion is unknown", **parts)
-    if given not in allowed_opinions(success):
+    if stated not in allowed_opinions(success):
         verdict = "success" if success else "failure"
-        return ParsedOpinion(opinion="unreadable", problem=f"{given} is impossible for a {verdict}", **parts)
-    return ParsedOpinion(opinion=given, **parts)
+        return ParsedOpinion(opinion="unreadable", problem=f"{stated} is impossible for a {verdict}", **parts)
+    return ParsedOpinion(opinion=stated, **parts)
 
 
 def is_quoted(evidence: str, log: str) -> bool:
@@ -280,7 +280,7 @@ def is_quoted(evidence: str, log: str) -> bool:
 def _objects(text: str) -> Iterator[Mapping[str, Json]]:
     """Yield the JSON objects in a text, last one first."""
     decoder = json.JSONDecoder(strict=False)  # models write line ends into texts
-    starts = [found.start() for found in re.finditer(r"\{", text)]
+    starts = [brace.start() for brace in re.finditer(r"\{", text)]
     for start in reversed(starts[-_MAX_OBJECTS:]):
         try:
             value, _ = decoder.raw_decode(text, start)
@@ -295,7 +295,7 @@ def _opinion(value: Json) -> Opinion | None:
     if not isinstance(value, str):
         return None
     name = re.sub(r"[\s-]+", "_", value.strip().lower())
-    return next((one for one in OPINIONS[:-1] if name in (one, one.removeprefix("validator_"))), None)
+    return next((opinion for opinion in OPINIONS[:-1] if name in (opinion, opinion.removeprefix("validator_"))), None)
 
 
 def _text(value: Json, length: int) -> str:
@@ -319,15 +319,15 @@ _MAX_TEXT = 1_000
 def counts(reviews: Sequence[VerdictReview]) -> list[tuple[str | int, ...]]:
     """Return the rows of a table that counts the opinions on each task, with a total in the last row."""
     rows: list[tuple[str | int, ...]] = []
-    for (env_id, task), group in groupby(reviews, key=lambda one: (one.env_id, one.task)):
-        found = list(group)
-        rows.append((env_id, task, found[0].title, len(found), *_by_opinion(found)))
+    for (env_id, task), group in groupby(reviews, key=lambda review: (review.env_id, review.task)):
+        listed = list(group)
+        rows.append((env_id, task, listed[0].title, len(listed), *_by_opinion(listed)))
     return [*rows, ("all", "", "", len(reviews), *_by_opinion(reviews))]
 
 
 def _by_opinion(reviews: Sequence[VerdictReview]) -> list[int]:
-    found = Counter(review.opinion for review in reviews)
-    return [found[name] for name in OPINIONS]
+    opinions = Counter(review.opinion for review in reviews)
+    return [opinions[name] for name in OPINIONS]
 
 
 def to_markdown(reviews: Sequence[VerdictReview]) -> str:
@@ -358,13 +358,13 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> Itera
 
 
 def _disputed_checks(reviews: Sequence[VerdictReview]) -> Iterator[str]:
-    found = Counter(
+    disputed = Counter(
         (review.env_id, review.task, review.check or "(none named)", review.opinion)
         for review in reviews
         if review.opinion in DISAGREEMENTS
     )
-    if found:
-        rows = [(*key, count) for key, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
+    if disputed:
+        rows = [(*key, count) for key, count in sorted(disputed.items(), key=lambda item: (-item[1], item[0]))]
         yield from ("", "## Disputed checks", "")
         yield from _table(("env", "task", "check", "opinion", "times"), rows)
 
@@ -376,8 +376,8 @@ def _disagreements(reviews: Sequence[VerdictReview]) -> Iterator[str]:
     for review in disputed:
         yield from ("", f"### {_name(review)}", "")
         verdict = "success" if review.success else "failure"
-        found = "in the log" if review.evidence_found else "NOT in the log"
-        evidence = f"{markdown_text(review.evidence, _MAX_TEXT)} ({found})" if review.evidence else "none given"
+        where = "in the log" if review.evidence_found else "NOT in the log"
+        evidence = f"{markdown_text(review.evidence, _MAX_TEXT)} ({where})" if review.evidence else "none given"
         yield f"- **Verdict**: {verdict}. {markdown_text(review.explanation, _MAX_TEXT)}"
         yield f"- **Opinion**: {markdown_text(review.opinion)}; check: {markdown_text(review.check) or 'none named'}"
         yield f"- **Reason**: {markdown_text(review.reason, _MAX_TEXT) or 'none given'}"
@@ -385,10 +385,10 @@ def _disagreements(reviews: Sequence[VerdictReview]) -> Iterator[str]:
 
 
 def _without_opinion(reviews: Sequence[VerdictReview]) -> Iterator[str]:
-    found = [review for review in reviews if review.opinion in ("undecided", "unreadable")]
-    if found:
+    undecided = [review for review in reviews if review.opinion in ("undecided", "unreadable")]
+    if undecided:
         yield from ("", "## Undecided and unreadable", "")
-    for review in found:
+    for review in undecided:
         why = markdown_text(review.problem or review.reason, _MAX_TEXT)
         yield f"- {_name(review)}: {markdown_text(review.opinion)}{f': {why}' if why else ''}"
 

@@ -126,13 +126,13 @@ class VerdictReviewer:
         """
         target = Path(folder)
         with lock_folder(target, RecordError):
-            known = {} if overwrite else _read(target / REVIEWS, self._model.model)
-            with _Pass(self, target / REVIEWS, known, budget or BudgetTracker(), progress) as current:
+            recorded = {} if overwrite else _read(target / REVIEWS, self._model.model)
+            with _Pass(self, target / REVIEWS, recorded, budget or BudgetTracker(), progress) as current:
                 try:
                     run_coroutine(current.run(iter(rollouts)))
                 finally:
                     run = current.result
-                    run.reviews = tuple(sorted(known.values(), key=lambda one: one.place))
+                    run.reviews = tuple(sorted(recorded.values(), key=lambda review: review.place))
                     if run.reviews:  # otherwise, the folder keeps what it has
                         files: dict[Path, str | bytes] = {target / REVIEWS: _lines(run.reviews)}
                         write_files(files | {target / SHEET: to_markdown(run.reviews)}, RecordError)
@@ -152,13 +152,13 @@ class _Pass(ExitStack):
         self,
         reviewer: VerdictReviewer,
         path: Path,
-        known: dict[str, VerdictReview],
+        recorded: dict[str, VerdictReview],
         budget: BudgetTracker,
         progress: Callable[[int], None] | None,
     ) -> None:
         super().__init__()
         self.result = ReviewRun()
-        self._reviewer, self._path, self._known = reviewer, path, known
+        self._reviewer, self._path, self._known = reviewer, path, recorded
         self._budget, self._progress = budget, progress
         self._file: BinaryIO | None = None
         self._seen: set[str] = set()
@@ -177,12 +177,12 @@ class _Pass(ExitStack):
             digest = _digest(rollout.line(timings=False))
             if digest not in self._seen:
                 self._seen.add(digest)
-                await self._one(rollout, digest)
+                await self._review_rollout(rollout, digest)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done)
 
-    async def _one(self, rollout: Rollout, digest: str) -> None:
+    async def _review_rollout(self, rollout: Rollout, digest: str) -> None:
         verdict = rollout.verdict
         if verdict is None:
             self.result.without_verdict += 1
@@ -219,7 +219,7 @@ class _Pass(ExitStack):
 
 def _review(rollout: Rollout, verdict: Verdict, question: Question, completion: Completion) -> VerdictReview:
     names = tuple(check.name for check in verdict.checks)
-    found = read_opinion(completion.content or "", success=bool(rollout.success), checks=names)
+    parsed = read_opinion(completion.content or "", success=bool(rollout.success), checks=names)
     model = rollout.agent.settings.get("model")
     return VerdictReview(
         rollout="",
@@ -234,9 +234,9 @@ def _review(rollout: Rollout, verdict: Verdict, question: Question, completion: 
         agent=f"{rollout.agent.name} {model}" if model else rollout.agent.name,
         success=bool(rollout.success),
         explanation=verdict.explanation[:2_000],
-        evidence_found=is_quoted(found.evidence, question.log),
+        evidence_found=is_quoted(parsed.evidence, question.log),
         usage=completion.usage,
-        **found.model_dump(),
+        **parsed.model_dump(),
     )
 
 
@@ -251,26 +251,26 @@ def read_reviews(path: str | Path) -> tuple[VerdictReview, ...]:
         lines = source.read_bytes().split(b"\n")
     except OSError as error:
         raise RecordError(f"{source}: cannot be read: {error.strerror}") from error
-    found = []
+    reviews = []
     for number, line in enumerate(lines[:-1], start=1):  # a complete file ends with a line end
         try:
-            found.append(VerdictReview.model_validate_json(line))
+            reviews.append(VerdictReview.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise RecordError(f"{source}:{number}: not a review of a verdict: {place} {first['msg']}") from error
-    return tuple(found)
+    return tuple(reviews)
 
 
 def _read(path: Path, model: str) -> dict[str, VerdictReview]:
     """Return the opinions of earlier runs by the digest of the record."""
     if not path.exists():
         return {}
-    found = read_reviews(path)
-    other = next((review.model for review in found if review.model != model), None)
+    reviews = read_reviews(path)
+    other = next((review.model for review in reviews if review.model != model), None)
     if other is not None:
         raise RecordError(f"{path} has opinions of the model {other!r}: use another folder, or overwrite")
-    return {review.rollout: review for review in found}
+    return {review.rollout: review for review in reviews}
 
 
 def _lines(reviews: Iterable[VerdictReview]) -> bytes:

@@ -32,7 +32,7 @@ def has_name(resource: Resource, given: str, family: str) -> bool:
 
 def find_person(bundle: Json, person: Person) -> str:
     """Return the id of the resource in a search response that has exactly the person's name."""
-    return next(str(one["id"]) for one in entries(bundle) if has_name(one, person.given, person.family))
+    return next(str(entry["id"]) for entry in entries(bundle) if has_name(entry, person.given, person.family))
 
 
 def find_patient(person: Person) -> Finding:

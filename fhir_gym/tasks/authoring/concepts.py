@@ -82,7 +82,7 @@ def concept_checks(name: str, value: Json, expected: Concept) -> Iterator[Check]
         expected: The expected concept.
     """
     yield equal(f"{name} code", codes_of(value, expected.system), [expected.code])
-    found: list[Json] = list(concept_texts(value))
+    texts: list[Json] = list(concept_texts(value))
     yield Check(
-        name=f"{name} display", passed=has_display(value, expected.display), expected=expected.display, actual=found
+        name=f"{name} display", passed=has_display(value, expected.display), expected=expected.display, actual=texts
     )

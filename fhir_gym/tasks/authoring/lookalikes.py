@@ -36,12 +36,12 @@ def new_resource(end: FinishedEpisode, resource_type: str, answer: str | None = 
     *nothing else changed* refuses the others.
     """
     new = end.created(resource_type)
-    return next((one for one in new if one["id"] == answer), new[0] if new else {})
+    return next((resource for resource in new if resource["id"] == answer), new[0] if new else {})
 
 
 def created_check(end: FinishedEpisode, resource_type: str) -> Check:
     """Return an ``exists`` check that the agent created a resource of a type."""
-    new = [f"{resource_type}/{one['id']}" for one in end.created(resource_type)]
+    new = [f"{resource_type}/{resource['id']}" for resource in end.created(resource_type)]
     name = f"{resource_type} created"
     return Check(name=name, passed=bool(new), expected=f"a new {resource_type}", actual=new, level="exists")
 
@@ -231,9 +231,9 @@ def confusable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> 
         people: The group.
         by: Names of the identifying attributes.
     """
-    cells = [tuple(str(getattr(one, name)) for name in by) for one in people]
+    cells = [tuple(str(getattr(person, name)) for name in by) for person in people]
     near = _near_others(cells)
-    return [one for one, cell in zip(people, cells, strict=True) if cell in near]
+    return [person for person, cell in zip(people, cells, strict=True) if cell in near]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class PersonCandidate:
 
 def person_candidates(people: Sequence[Person]) -> list[PersonCandidate]:
     """Return a candidate for each person who can be identified only by both names and the date of birth together."""
-    return [PersonCandidate(one.given, one.family, one.birth_date, one.id) for one in confusable(people)]
+    return [PersonCandidate(person.given, person.family, person.birth_date, person.id) for person in confusable(people)]
 
 
 def absent_combinations(people: Sequence[Person]) -> list[tuple[str, str, str]]:
@@ -268,7 +268,7 @@ def absent_combinations(people: Sequence[Person]) -> list[tuple[str, str, str]]:
 
     For each attribute, the group has a person who differs from the combination only in this attribute.
     """
-    there = {(one.given, one.family, one.birth_date) for one in people}
+    there = {(person.given, person.family, person.birth_date) for person in people}
     given, family, birth_date = (sorted({cell[n] for cell in there}) for n in range(3))
     partly = _all_but_one(there)
     return [
@@ -321,5 +321,5 @@ def _grid(
 
 def _add_unless_alike(names: list[str], name: str) -> None:
     """Add a name to the list if no listed name starts with the name, and the name starts with no listed name."""
-    if not any(name.startswith(one) or one.startswith(name) for one in names):
+    if not any(name.startswith(other) or other.startswith(name) for other in names):
         names.append(name)

@@ -314,11 +314,11 @@ def organization_name(rng: random.Random, world: World, words: Sequence[Sequence
     Raises:
         TaskError: No unused name was found.
     """
-    known = _organizations(world)
+    names = _organizations(world)
     for _ in range(_TRIES):
         name = " ".join(rng.choice(group) for group in words)
-        place = bisect_left(known, name.casefold())
-        if not any(other.startswith(name.casefold()) for other in known[place : place + 1]):
+        place = bisect_left(names, name.casefold())
+        if not any(other.startswith(name.casefold()) for other in names[place : place + 1]):
             return name
     raise TaskError(f"the world {world.manifest.name} has no unused organization name after {_TRIES} attempts")
 

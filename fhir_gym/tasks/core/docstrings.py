@@ -30,16 +30,16 @@ def summary(task: Task[Any]) -> str:
 
 def sections(task: Task[Any]) -> Mapping[str, str]:
     """Return the text of each section of a task's docstring."""
-    found: dict[str, list[str]] = {}
+    lines_by_section: dict[str, list[str]] = {}
     name = ""
     for line in _text(task)[1:]:
         head = _HEAD.match(line)
         if head:
             name = head[1]
-            found[name] = [head[2]]
+            lines_by_section[name] = [head[2]]
         elif name and line.strip():
-            found[name].append(line.strip())
-    return {name: " ".join(lines) for name, lines in found.items()}
+            lines_by_section[name].append(line.strip())
+    return {name: " ".join(lines) for name, lines in lines_by_section.items()}
 
 
 def _text(task: Task[Any]) -> list[str]:

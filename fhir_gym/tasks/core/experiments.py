@@ -37,8 +37,8 @@ class Part:
     def keys(self, env_id: str) -> tuple[str, ...]:
         """Return the keys of a pack's tasks in this part."""
         pack = get_pack(env_id)
-        wanted = {"all": (True, False), "heldout_tasks": (True,), "rest": (False,)}[self.tasks]
-        return tuple(key for key in task_keys(env_id) if (key in pack.held_out) in wanted)
+        held_out = {"all": (True, False), "heldout_tasks": (True,), "rest": (False,)}[self.tasks]
+        return tuple(key for key in task_keys(env_id) if (key in pack.held_out) in held_out)
 
     def arguments(self, env_id: str) -> dict[str, Any]:
         """Return the arguments with which `fhir_gym.run` runs this part for a pack."""
@@ -77,8 +77,8 @@ class Experiment:
 _TEST = (TEST_START, TEST_START + 1, TEST_START + 2)
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    one.name: one
-    for one in (
+    experiment.name: experiment
+    for experiment in (
         Experiment(
             "experiment-1", "Tested on the training episodes", Part("all", (0,), ORIGINAL), Part("all", (0,), ORIGINAL)
         ),

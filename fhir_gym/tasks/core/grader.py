@@ -103,7 +103,10 @@ def grade(
         answer=end.answer,
         idle=findings.idle,
         explanation=explain(checks, findings.evidence),
-        gradings={one: all(check.passed for check in found) for one, found in by_grading.items()},
+        gradings={
+            grading_name: all(check.passed for check in checks_of_grading)
+            for grading_name, checks_of_grading in by_grading.items()
+        },
         score=score,
     )
     return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
@@ -111,12 +114,12 @@ def grade(
 
 def idle_checks(task: Task[Any], variation: Variation, end: FinishedEpisode, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
-    known = variation.idle_checks
-    if grading not in known:
+    checks_by_grading = variation.idle_checks
+    if grading not in checks_by_grading:
         idle = end.idle()
         by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
-        known[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
-    return known[grading]
+        checks_by_grading[grading] = tuple(check.name for check in by_grading[grading] if check.passed)
+    return checks_by_grading[grading]
 
 
 def measure_tool_usage(task: Task[Any], end: FinishedEpisode) -> ToolUsage:
@@ -147,16 +150,16 @@ def _checks_by_grading(
     params = variation.params
     own, score = task.scored_checks(params, end)
     checks = (*own, *_standard_checks(task, variation, end))
-    wanted = "what decides it was looked up"
-    looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=wanted, actual=evidence.note)
-    found: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
-    found["state"] = found["evidence"] if task.requires_evidence(params) else checks
+    check_name = "what decides it was looked up"
+    looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=check_name, actual=evidence.note)
+    checks_by_grading: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
+    checks_by_grading["state"] = checks_by_grading["evidence"] if task.requires_evidence(params) else checks
     if "official" in task.gradings:
-        found["official"] = tuple(task.official(params, end))
-    names = [check.name for check in found["evidence"]]
+        checks_by_grading["official"] = tuple(task.official(params, end))
+    names = [check.name for check in checks_by_grading["evidence"]]
     if len(set(names)) != len(names):
         raise TaskError(f"task {task.key} has two checks of the same name: {names}")
-    return {one: found[one] for one in GRADINGS if one in task.gradings}, score
+    return {grading: checks_by_grading[grading] for grading in GRADINGS if grading in task.gradings}, score
 
 
 def _standard_checks(task: Task[Any], variation: Variation, end: FinishedEpisode) -> Iterator[Check]:
@@ -189,8 +192,8 @@ def _unexpected_changes(task: Task[Any], params: Params, end: FinishedEpisode) -
 
 
 def _fits(expected: ExpectedChange, change: Change) -> bool:
-    wanted = (expected.kind, expected.resource_type)
-    return wanted == (change.kind, change.resource_type) and expected.id in (None, change.id)
+    kind_and_type = (expected.kind, expected.resource_type)
+    return kind_and_type == (change.kind, change.resource_type) and expected.id in (None, change.id)
 
 
 def _name(change: Change) -> tuple[str, str]:
@@ -206,7 +209,7 @@ def _most_useful(
 
     def passed_checks(change: Change) -> int:
         rest = {_name(other) for other in changes} - {_name(change)}
-        kept = (one for one in end.changes if _name(one) not in rest)
+        kept = (agent_change for agent_change in end.changes if _name(agent_change) not in rest)
         return sum(check.passed for check in task.checks(params, replace(end, changes=tuple(kept))))
 
     return sorted(changes[:_MOST_COMPARED], key=passed_checks, reverse=True)[:count]
@@ -216,7 +219,9 @@ def _is_unchanged(change: Change) -> bool:
     """Whether every version that the episode wrote equals the record before the episode."""
     before = change.before
     return bool(
-        before and change.versions and all(one is not None and same_record(before, one) for one in change.versions)
+        before
+        and change.versions
+        and all(version is not None and same_record(before, version) for version in change.versions)
     )
 
 
@@ -253,14 +258,14 @@ def find_evidence(task: Task[Any], variation: Variation, end: FinishedEpisode) -
     if not requests:
         return Evidence.of(missing, False, when)
 
-    open_scratch, known = end.open_scratch or _new_session(variation, end), task.counted_records(params)
+    open_scratch, counted = end.open_scratch or _new_session(variation, end), task.counted_records(params)
     parsed = end.parsed or ParsedResponses()
 
     def shows(supposed: Resource, draw: int) -> bool:
         (placed,) = variation.placed(end.world, [supposed], draw).values()
         with open_scratch([placed]) as session:
             return shows_counterfactual(
-                requests, placed, BudgetedSession(session), known, partial(task.may_match, params), parsed
+                requests, placed, BudgetedSession(session), counted, partial(task.may_match, params), parsed
             )
 
     saw = all(shows(supposed, draw) for supposed in counterfactuals for draw in range(_DRAWS))
@@ -280,5 +285,5 @@ def _new_session(variation: Variation, end: FinishedEpisode) -> OpenScratchSessi
 def _before_changes(end: FinishedEpisode) -> tuple[LoggedRequest, ...]:
     """Return the requests before the first request that changed the server."""
     requests = end.requests
-    changing = (n for n, one in enumerate(requests) if any(done.effect for done in one.response.done))
+    changing = (n for n, request in enumerate(requests) if any(done.effect for done in request.response.done))
     return requests[: next(changing, len(requests))]

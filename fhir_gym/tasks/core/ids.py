@@ -72,8 +72,8 @@ class _Form:
             old if old == "-" or place in kept else new
             for place, (old, new) in enumerate(zip(self.model, digits, strict=True))
         )
-        found = "".join(mixed)
-        return found if self.model == self.model.lower() else found.upper()
+        mixed_id = "".join(mixed)
+        return mixed_id if self.model == self.model.lower() else mixed_id.upper()
 
 
 class _Type:
@@ -112,13 +112,13 @@ _learnt: WeakKeyDictionary[World, dict[str, _Type]] = WeakKeyDictionary()
 
 
 def _type(world: World, resource_type: str) -> _Type:
-    known = _learnt.get(world)
-    if known is None:
-        known = _learnt.setdefault(world, {})
-    found = known.get(resource_type)
-    if found is None:
-        found = known[resource_type] = _Type(world, resource_type)
-    return found
+    types_of_world = _learnt.get(world)
+    if types_of_world is None:
+        types_of_world = _learnt.setdefault(world, {})
+    id_type = types_of_world.get(resource_type)
+    if id_type is None:
+        id_type = types_of_world[resource_type] = _Type(world, resource_type)
+    return id_type
 
 
 def _most_common(world: World) -> _Type | None:
@@ -127,16 +127,16 @@ def _most_common(world: World) -> _Type | None:
 
 
 def _forms(ids: Sequence[str]) -> list[_Form]:
-    found: dict[tuple[str, str], list[str]] = {}
+    ids_by_form: dict[tuple[str, str], list[str]] = {}
     forms: list[_Form] = []
     for id in ids:
         if _RANDOM.fullmatch(id) and not id.isdigit():
             forms.append(_Form(model=id))
         elif match := _LAST_NUMBER.fullmatch(id):
-            found.setdefault((match[1], match[3]), []).append(match[2])
+            ids_by_form.setdefault((match[1], match[3]), []).append(match[2])
         else:
             forms.append(_Form(before=f"{id[: _LONGEST - 8]}-", high=999))
-    for (front, back), texts in found.items():
+    for (front, back), texts in ids_by_form.items():
         widths = {len(text) for text in texts}
         numbers = [int(text) for text in texts]
         digits = widths.pop() if len(widths) == 1 else 0
@@ -175,11 +175,11 @@ class IdAllocator:
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)
-        forms, given, known = kind.forms, self._given, kind.known
+        forms, allocated, used = kind.forms, self._given, kind.known
         form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
-            free = self._free(kind, id) if known is None else id not in given and id not in known
+            free = self._free(kind, id) if used is None else id not in allocated and id not in used
             if free and not id.isdigit():
                 break
         else:
@@ -190,9 +190,9 @@ class IdAllocator:
     def _with_number(self, kind: _Type, id: str) -> str:
         most = 10
         while True:
-            found = f"{id[: _LONGEST - 16]}-{self._rng.randrange(1, most)}"
-            if self._free(kind, found):
-                return found
+            shorter = f"{id[: _LONGEST - 16]}-{self._rng.randrange(1, most)}"
+            if self._free(kind, shorter):
+                return shorter
             most *= 2
 
     def _free(self, kind: _Type, id: str) -> bool:

@@ -138,8 +138,8 @@ def _try(point: EntryPoint, register: Callable[[Pack], None]) -> None:
 def _is_being_imported(module: str) -> bool:
     """Whether a module or its parent package is still being imported. If so, the import itself registers the pack."""
     parts = module.split(".")
-    found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
-    return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)
+    modules = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
+    return any(getattr(getattr(imported, "__spec__", None), "_initializing", False) for imported in modules)
 
 
 def _load(point: EntryPoint, register: Callable[[Pack], None]) -> None:
@@ -186,15 +186,15 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
     """
     if isinstance(pack, Pack):
         register_envs(pack.env_id)
-        found = _Registered(pack, {})
+        registered = _Registered(pack, {})
         for task in (*pack.load(), *tasks):
-            _add(found, task)
+            _add(registered, task)
         with _lock:
-            known = _registered.setdefault(pack.env_id, found)
-            if known is not found:
-                known.pack = pack
-                for task in found.tasks.values():
-                    _add(known, task)
+            earlier = _registered.setdefault(pack.env_id, registered)
+            if earlier is not registered:
+                earlier.pack = pack
+                for task in registered.tasks.values():
+                    _add(earlier, task)
     else:
         for task in tasks:
             _require_task(task, pack)
@@ -202,11 +202,11 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
         with _lock:
             if pack in SHIPPED:
                 _find(pack)
-            known = _registered.setdefault(pack, _Registered(Pack(pack), {}))
+            earlier = _registered.setdefault(pack, _Registered(Pack(pack), {}))
             for task in tasks:
-                _add(known, task)
+                _add(earlier, task)
             if world is not None:
-                known.pack = replace(known.pack, world=world)
+                earlier.pack = replace(earlier.pack, world=world)
 
 
 def _require_task(task: object, env_id: str) -> None:
@@ -269,16 +269,16 @@ def find_packs(text: str) -> tuple[str, ...]:
         _import_pack(text)
     except UnknownNameError as error:
         raise UnknownNameError("environment or module", text, [*pack_ids(), *error.known]) from error
-    found = tuple(
+    packs = tuple(
         sorted(
             env
-            for env, one in _registered.items()
-            if env not in before or any(_is_of(task, text) for task in one.tasks.values())
+            for env, registered in _registered.items()
+            if env not in before or any(_is_of(task, text) for task in registered.tasks.values())
         )
     )
-    if not found:
+    if not packs:
         raise TaskError(f"module {text} registers no tasks: it should call fhir_gym.tasks.register")
-    return found
+    return packs
 
 
 def _import_pack(module: str) -> None:
@@ -325,18 +325,18 @@ def task_set(
         UnknownNameError: There is no such pack.
         TaskError: The pack does not read such files, or a file is unusable.
     """
-    found = _find(env_id)
+    registered = _find(env_id)
     require_path("task_file", task_file)
     require_path("funcs_file", funcs_file)
     if task_file is None:
         if funcs_file is not None:
             raise TaskError("a function list belongs to a task file: give task_file too")
-        return found.task_set
-    if found.pack.task_reader is None:
-        readers = ", ".join(one for one in SHIPPED if get_pack(one).task_reader)
+        return registered.task_set
+    if registered.pack.task_reader is None:
+        readers = ", ".join(pack_id for pack_id in SHIPPED if get_pack(pack_id).task_reader)
         raise TaskError(f"{env_id} does not read task files; these packs do: {readers}")
     functions = None if funcs_file is None else Path(funcs_file).expanduser()
-    return found.pack.read_tasks(Path(task_file).expanduser(), functions)
+    return registered.pack.read_tasks(Path(task_file).expanduser(), functions)
 
 
 def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
@@ -359,9 +359,9 @@ def pickle_packs(env_ids: Iterable[str], dumps: Callable[[Any], bytes] = pickle.
     Raises:
         TaskError: A task's class cannot be imported by another process.
     """
-    found = [(one.pack, [*one.tasks.values()]) for one in map(_find, env_ids)]
+    pickled = [(env_id.pack, [*env_id.tasks.values()]) for env_id in map(_find, env_ids)]
     try:
-        return dumps(found)
+        return dumps(pickled)
     except Exception as error:
         raise TaskError(
             f"worker processes cannot import all tasks of {', '.join(env_ids)} ({in_one_line(error)}): "
@@ -373,10 +373,10 @@ def unpickle_packs(packed: bytes) -> None:
     """Register pickled packs and tasks that this process does not have yet."""
     for pack, tasks in pickle.loads(packed):
         register_envs(pack.env_id)
-        known = _registered.setdefault(pack.env_id, _Registered(pack, {}))
+        earlier = _registered.setdefault(pack.env_id, _Registered(pack, {}))
         for task in tasks:
-            if task.key not in known.tasks:
-                _add(known, task)
+            if task.key not in earlier.tasks:
+                _add(earlier, task)
 
 
 def _find(env_id: str) -> _Registered:

@@ -91,21 +91,23 @@ class SceneTask(Task[P], Generic[P, S, C]):
         stratum = rng.choice(self.strata)
         for _ in range(_TRIES):
             scene = self.draw_scene(rng, world)
-            found = self.candidates(scene)
-            if all(len(found.get(kind, ())) >= self.fewest for kind in self.strata):
+            candidates = self.candidates(scene)
+            if all(len(candidates.get(kind, ())) >= self.fewest for kind in self.strata):
                 break
         else:
             raise TaskError(
                 f"task {self.key} found no scene with {self.fewest} candidates of each kind in {_TRIES} tries"
             )
-        chosen = rng.choice(found[stratum])
-        qualifying = tuple(dict.fromkeys(one.target for one in found[stratum] if one.target))
+        chosen = rng.choice(candidates[stratum])
+        qualifying = tuple(dict.fromkeys(candidate.target for candidate in candidates[stratum] if candidate.target))
         asked = self.params_for(rng, world, scene, chosen)
         return asked.model_copy(update={"target": chosen.target, "qualifying": qualifying})
 
     @override
     def siblings(self, p: P) -> Iterable[str]:
-        return {one.target for some in self.candidates(p.scene).values() for one in some if one.target}
+        return {
+            candidate.target for some in self.candidates(p.scene).values() for candidate in some if candidate.target
+        }
 
     @override
     def setup(self, p: P, world: World) -> list[Resource]:

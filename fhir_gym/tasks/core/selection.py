@@ -18,13 +18,13 @@ _KEYS_TOLD, _REASONS_TOLD = 40, 3
 
 
 def choose_tasks(
-    env_id: str, known: Mapping[str, Task[Any]], chosen: str | Sequence[str] | None, split: str | None
+    env_id: str, tasks: Mapping[str, Task[Any]], chosen: str | Sequence[str] | None, split: str | None
 ) -> tuple[str, ...]:
     """Return the keys of the selected tasks that belong to a split, without repeats.
 
     Args:
         env_id: The pack.
-        known: Tasks of the pack or of a task file.
+        tasks: Tasks of the pack or of a task file.
         chosen: One key or several keys; None for all tasks.
         split: Name of a split in `fhir_gym.tasks.SPLITS`; None for all tasks.
 
@@ -34,20 +34,20 @@ def choose_tasks(
     """
     if not (chosen is None or isinstance(chosen, str | Iterable)):
         raise FhirGymError(f"tasks must be one task key or several, not {chosen!r}")
-    keys = tuple(known) if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
-    keys = tuple(dict.fromkeys(find_task(known, key).key for key in keys))
+    keys = tuple(tasks) if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    keys = tuple(dict.fromkeys(find_task(tasks, key).key for key in keys))
     if split != "heldout_tasks":
         return keys
     held_out = get_pack(env_id).held_out
-    found = tuple(key for key in keys if key in held_out)
-    if keys and not found:
+    held = tuple(key for key in keys if key in held_out)
+    if keys and not held:
         there = ", ".join(held_out) or "none"
         raise FhirGymError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {there}")
-    return found
+    return held
 
 
 def available_tasks(
-    env_id: str, known: Mapping[str, Task[Any]], keys: Sequence[str], world: World, variation: int, *, named: bool
+    env_id: str, tasks: Mapping[str, Task[Any]], keys: Sequence[str], world: World, variation: int, *, named: bool
 ) -> tuple[str, ...]:
     """Return the keys of the tasks that a world supports, in the given order.
 
@@ -57,7 +57,7 @@ def available_tasks(
 
     Args:
         env_id: The pack.
-        known: Tasks of the pack or of a task file.
+        tasks: Tasks of the pack or of a task file.
         keys: Keys of the tasks to select from.
         world: The world.
         variation: Number of the variation to draw.
@@ -66,11 +66,11 @@ def available_tasks(
     Raises:
         TaskError: The world supports none of the tasks, or not every named task.
     """
-    if known is task_set(env_id) and world.name == get_pack(env_id).world and {*keys} <= {*known}:
+    if tasks is task_set(env_id) and world.name == get_pack(env_id).world and {*keys} <= {*tasks}:
         return tuple(keys)
     lacking: dict[str, str] = {}
     for key in keys:
-        reason = _lacking(known[key], world, variation)
+        reason = _lacking(tasks[key], world, variation)
         if reason is not None:
             lacking[key] = reason
     if lacking and (named or len(lacking) == len(keys)):
@@ -94,18 +94,18 @@ All environments share these results.
 
 def _lacking(task: Task[Any], world: World, variation: int) -> str | None:
     """Return why a world does not support a task; None if the world supports it."""
-    known = _reasons.setdefault(world, {})
-    if (task, variation) not in known:
+    reasons = _reasons.setdefault(world, {})
+    if (task, variation) not in reasons:
         try:
             task.variation(variation, world)
         except TaskError as error:
-            known[task, variation] = str(error)
+            reasons[task, variation] = str(error)
         else:
-            known[task, variation] = None
-    return known[task, variation]
+            reasons[task, variation] = None
+    return reasons[task, variation]
 
 
-def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasing: Phrasing | None) -> None:
+def require_phrasing(tasks: Mapping[str, Task[Any]], keys: Sequence[str], phrasing: Phrasing | None) -> None:
     """Check that every task has a prompt in the phrasing `phrasing`.
 
     Raises:
@@ -116,4 +116,4 @@ def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasi
         return
     require_phrasing_type("phrasing", phrasing)
     for key in keys:
-        known[key].require_phrasing(phrasing)
+        tasks[key].require_phrasing(phrasing)

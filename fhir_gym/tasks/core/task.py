@@ -81,8 +81,8 @@ def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, obje
     for name in values:
         if name not in dials:
             raise UnknownNameError(f"dial of task {key}", name, dials)
-    found = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
-    return {name: value for name, value in found.items() if value != dials[name].usual}
+    checked = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
+    return {name: value for name, value in checked.items() if value != dials[name].usual}
 
 
 def key_with_dials(key: str, values: Mapping[str, float]) -> str:
@@ -147,10 +147,10 @@ def require_attributes(task: type[Any]) -> None:
         raise TaskError(
             f"task class {task.__name__} must define {', '.join(missing)} (base classes pass abstract=True)"
         )
-    for name, (is_valid, wanted) in _REQUIRED.items():
+    for name, (is_valid, requirement) in _REQUIRED.items():
         value = getattr(task, name)
         if not is_valid(value):
-            raise TaskError(f"{name} of task class {task.__name__} must be {wanted}, not {value!r}")
+            raise TaskError(f"{name} of task class {task.__name__} must be {requirement}, not {value!r}")
 
 
 _FARTHEST_CREATED = 900_000
@@ -490,5 +490,5 @@ class Task(ABC, Generic[P]):
         """
         if not self.has_phrasing(phrasing):
             brief = "no brief phrasing" if self.brief is None else f"the phrasing {BRIEF!r}"
-            known = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
-            raise TaskError(f"task {self.key} has {known}, not {phrasing!r}")
+            phrasings = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
+            raise TaskError(f"task {self.key} has {phrasings}, not {phrasing!r}")

@@ -31,11 +31,11 @@ def read_list(path: str | Path, cases: TypeAdapter[tuple[C, ...]], what: str) ->
     Raises:
         TaskError: The file cannot be read, has another form, contains no case, or repeats an id.
     """
-    found = read_json(path)
-    if not isinstance(found, list):
+    items = read_json(path)
+    if not isinstance(items, list):
         raise TaskError(f"{path} is not a {what}: it must be a JSON list")
     try:
-        read = cases.validate_python(found)
+        read = cases.validate_python(items)
     except ValidationError as error:
         first = error.errors()[0]
         raise TaskError(f"{path} is not a {what}: {first['msg']} at {'.'.join(map(str, first['loc']))}") from error

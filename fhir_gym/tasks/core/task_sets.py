@@ -26,10 +26,10 @@ class TaskSet(Mapping[str, Task[Any]]):
 
     def __init__(self, tasks: Mapping[str, Task[Any]], dials: Mapping[str, object] | None = None) -> None:
         self._tasks, self._dials = tasks, dict(dials or {})
-        known = dict.fromkeys(name for task in tasks.values() for name in task.dials)
+        dial_names = dict.fromkeys(name for task in tasks.values() for name in task.dials)
         for name in self._dials:
-            if name not in known:
-                raise UnknownNameError("dial of these tasks", name, known)
+            if name not in dial_names:
+                raise UnknownNameError("dial of these tasks", name, dial_names)
         if self._dials and not len(self):
             raise FhirGymError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 
@@ -47,7 +47,9 @@ class TaskSet(Mapping[str, Task[Any]]):
         if not self._dials:
             return iter(self._tasks)
         return (
-            with_dials(one, self._dials).key for one in self._tasks.values() if self._dials.keys() <= one.dials.keys()
+            with_dials(task, self._dials).key
+            for task in self._tasks.values()
+            if self._dials.keys() <= task.dials.keys()
         )
 
     @override
@@ -62,13 +64,13 @@ def with_dials(task: Task[Any], values: Mapping[str, object]) -> Task[Any]:
         UnknownNameError: The task has no such dial.
         FhirGymError: A value is not possible.
     """
-    found = checked_dials(task.key, task.dials, values)
-    return _resized(task, tuple(found.items())) if found else task
+    dials = checked_dials(task.key, task.dials, values)
+    return _resized(task, tuple(dials.items())) if dials else task
 
 
 @lru_cache(maxsize=64)
 def _resized(task: Task[Any], values: tuple[tuple[str, float], ...]) -> Task[Any]:
     """Return a task with values of dials. Equal values get the same object, so that caches of variations work."""
-    found = task.with_dials(key_with_dials(task.key, dict(values)), dict(values))
-    found.pack = task.pack
-    return found
+    resized = task.with_dials(key_with_dials(task.key, dict(values)), dict(values))
+    resized.pack = task.pack
+    return resized

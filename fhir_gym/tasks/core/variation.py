@@ -84,7 +84,7 @@ def placed_among(
             name = f"{resource_type}/{ids.new(resource_type)}"
         taken.add(name)
         new_names[reference] = name
-    found = {}
+    placed = {}
     for reference, record in originals.items():
         names = new_names
         if reference in new_names:
@@ -93,12 +93,12 @@ def placed_among(
         times, same = UpdateTimes(generators[reference], world), stored.get(reference)
         if dressed:
             resident = random_resident(generators[reference], world, record["resourceType"])
-            found[reference] = updated_at(
+            placed[reference] = updated_at(
                 _dressed(renamed, resident), times.of({"resourceType": record["resourceType"]})
             )
         else:
-            found[reference] = updated_at(renamed, same["meta"]["lastUpdated"] if same else times.of(renamed))
-    return found
+            placed[reference] = updated_at(renamed, same["meta"]["lastUpdated"] if same else times.of(renamed))
+    return placed
 
 
 def _reference(record: Resource) -> str:

@@ -124,13 +124,13 @@ def usual_details(resource_type: str, present: str) -> dict[str, Json]:
         resource_type: Type of the record.
         present: The present as an instant.
     """
-    known: dict[str, Json] = {
+    details: dict[str, Json] = {
         "active": True,
         "verificationStatus": _CONFIRMED,
         **dict.fromkeys(("recordedDate", "authoredOn", "date", "issued", "created"), present),
         "servicePeriod": {"start": present},
     }
-    return {name: value for name, value in known.items() if name in BY_RECORD.get(resource_type, {})}
+    return {name: value for name, value in details.items() if name in BY_RECORD.get(resource_type, {})}
 
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
@@ -163,6 +163,6 @@ def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:
     if not isinstance(value, dict):
         return any(value == word and isinstance(value, bool) == isinstance(word, bool) for word in words)
     codings = value.get("coding", [value])
-    told = [value.get("text"), *(one.get(name) for one in codings for name in ("code", "display"))]
-    said = [str(one).casefold() for one in told if one is not None]
-    return bool(said) and all(one in words for one in said)
+    told = [value.get("text"), *(coding.get(name) for coding in codings for name in ("code", "display"))]
+    said = [str(word).casefold() for word in told if word is not None]
+    return bool(said) and all(word in words for word in said)

@@ -38,8 +38,8 @@ def answer_id(value: Json, resource_type: str, base_url: str = "") -> str | None
     text = value.strip()
     if _ID.match(text):
         return text
-    found = parse_reference(text, base_url)
-    return found[1] if found is not None and found[0] == resource_type else None
+    reference = parse_reference(text, base_url)
+    return reference[1] if reference is not None and reference[0] == resource_type else None
 
 
 def answer_number(value: Json) -> float | None:
@@ -109,7 +109,7 @@ class IdAnswer(_Form):
         if len(answer) != len(self.types):
             return f"{len(answer)} items"
         wrong = [
-            item for item, wanted in zip(answer, self.types, strict=True) if answer_id(item, wanted, base_url) is None
+            item for item, type_ in zip(answer, self.types, strict=True) if answer_id(item, type_, base_url) is None
         ]
         return f"no id: {wrong[0]!r}" if wrong else None
 
@@ -202,12 +202,12 @@ def answers_by_letter(answer: Sequence[Json] | None) -> dict[str, str]:
 
     Unreadable items are left out, and so are further items with the same letter.
     """
-    found: dict[str, str] = {}
+    answers: dict[str, str] = {}
     for item in answer or ():
         match = _LETTERED.match(item) if isinstance(item, str) else None
         if match:
-            found.setdefault(match[1].upper(), plain(match[2]).rstrip(".").casefold())
-    return found
+            answers.setdefault(match[1].upper(), plain(match[2]).rstrip(".").casefold())
+    return answers
 
 
 @dataclass(frozen=True, slots=True)

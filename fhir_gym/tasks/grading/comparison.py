@@ -77,7 +77,12 @@ def address_parts(address: Json) -> dict[str, str]:
 
 def has_coding(concept: Json, system: str, code: str) -> bool:
     """Whether a CodeableConcept, or any CodeableConcept in a list, has a coding with this system and code."""
-    codings = [coding for one in _list(concept) if isinstance(one, dict) for coding in _list(one.get("coding"))]
+    codings = [
+        coding
+        for codeable_concept in _list(concept)
+        if isinstance(codeable_concept, dict)
+        for coding in _list(codeable_concept.get("coding"))
+    ]
     return any(isinstance(c, dict) and c.get("system") == system and c.get("code") == code for c in codings)
 
 
@@ -104,7 +109,7 @@ def is_within(moment: str, period: Json) -> bool:
 
 
 def _is_in_order(start: Json, at: datetime, end: Json) -> bool:
-    bounds = [(one, _instant(one) if isinstance(one, str) else None) for one in (start, end)]
+    bounds = [(bound, _instant(bound) if isinstance(bound, str) else None) for bound in (start, end)]
     day = at.isoformat()
     (first, begins), (last, ends) = bounds
     begun = first is None or (begins <= at if begins is not None else str(first) <= day)
@@ -143,8 +148,8 @@ def _parsed_reference(text: str, base_url: str) -> tuple[str, str] | None:
 
 def same_reference(value: Json, target: str, base_url: str = "") -> bool:
     """Whether a Reference points to a target such as ``Patient/1``."""
-    found = parse_reference(value, base_url)
-    return found is not None and "/".join(found) == target
+    reference = parse_reference(value, base_url)
+    return reference is not None and "/".join(reference) == target
 
 
 def same_set(actual: Iterable[Json], expected: Iterable[Json]) -> bool:
@@ -183,22 +188,22 @@ def differences(
     ignored |= {*may_add} - before.keys() | {*may_go} - after.keys()
     if _tells_its_length(after):
         ignored.add("minutesDuration")
-    found = {
+    changed = {
         name: [before.get(name), after.get(name)]
         for name in sorted(before.keys() | after.keys())
         if name not in ignored and _content(before.get(name), base_url) != _content(after.get(name), base_url)
     }
     old, new = before.get("meta"), after.get("meta")
-    return found if _same_labels(old or {}, new or {}) else {"meta": [old, new], **found}
+    return changed if _same_labels(old or {}, new or {}) else {"meta": [old, new], **changed}
 
 
-def same_record(one: Resource, other: Resource) -> bool:
+def same_record(resource: Resource, other: Resource) -> bool:
     """Whether two versions of a record are identical, including labels and the order of lists.
 
     The comparison ignores the version number, the update time, the source and the order of labels, because the server
     sets them.
     """
-    return _to_the_letter(one) == _to_the_letter(other)
+    return _to_the_letter(resource) == _to_the_letter(other)
 
 
 def _to_the_letter(resource: Resource) -> bytes:
@@ -215,7 +220,7 @@ def _same_labels(old: Resource, new: Resource) -> bool:
 
 def _codes(labels: Json) -> set[tuple[Json, Json]]:
     """The systems and codes of labels. The label with which a server marks incomplete resources is left out."""
-    return {(one.get("system"), one.get("code")) for one in _list(labels) if one.get("code") != "SUBSETTED"}
+    return {(label.get("system"), label.get("code")) for label in _list(labels) if label.get("code") != "SUBSETTED"}
 
 
 def _tells_its_length(resource: Resource) -> bool:

@@ -108,19 +108,21 @@ def shows_counterfactual(
     logged: Sequence[LoggedRequest],
     counterfactual: Resource,
     scratch: ScratchServer,
-    known: Collection[str] = (),
+    known_records: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
     parsed: ParsedResponses | None = None,
 ) -> bool:
     """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`."""
-    return any(shown for _, shown in counterfactuals_shown(logged, [counterfactual], scratch, known, may_match, parsed))
+    return any(
+        shown for _, shown in counterfactuals_shown(logged, [counterfactual], scratch, known_records, may_match, parsed)
+    )
 
 
 def counterfactuals_shown(
     logged: Sequence[LoggedRequest],
     counterfactuals: Sequence[Resource],
     scratch: ScratchServer,
-    known: Collection[str] = (),
+    known_records: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
     parsed: ParsedResponses | None = None,
     written: Mapping[int, Sequence[Version]] | None = None,
@@ -133,14 +135,14 @@ def counterfactuals_shown(
     - If a counterfactual replaces a stored record, the response must contain an element in which the two differ.
     - The agent must have seen enough of every other match to exclude it. If there are no other matches, any form of the
       result counts, even a total without records.
-    - If `known` lists similar existing records, a total also counts if the search matches only these records and the
-      counterfactuals.
+    - If `known_records` lists similar existing records, a total also counts if the search matches only these records
+      and the counterfactuals.
 
     Args:
         logged: The agent's requests with their responses.
         counterfactuals: The counterfactual records.
         scratch: A server with the start state and the counterfactuals; replayed requests may change it.
-        known: References to existing records that are similar to the counterfactuals.
+        known_records: References to existing records that are similar to the counterfactuals.
         may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
             whether the record may be what the counterfactual stands for.
         parsed: Responses that are parsed already.
@@ -151,21 +153,21 @@ def counterfactuals_shown(
         For each request that shows a counterfactual: its position in `logged`, and the references to the
         counterfactuals.
     """
-    looks = {id(one) for one in read_by_verdicts(logged)}
-    read = [one for one in logged if id(one) in looks]
-    replay = _Counterfactual(read, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
-    for position, one in enumerate(logged):
-        versions = None if written is None else written.get(position, _no_versions(one))
-        if id(one) in looks and (versions is None or any(done.looks for done in one.response.done)):
-            shown = replay.shown_by(one)
+    looks = {id(by_verdict) for by_verdict in read_by_verdicts(logged)}
+    read = [request for request in logged if id(request) in looks]
+    replay = _Counterfactual(read, counterfactuals, scratch, known_records, may_match, parsed or ParsedResponses())
+    for position, request in enumerate(logged):
+        versions = None if written is None else written.get(position, _no_versions(request))
+        if id(request) in looks and (versions is None or any(done.looks for done in request.response.done)):
+            shown = replay.shown_by(request)
             if shown:
                 yield position, shown
         replay.write_later(versions or ())
 
 
-def _no_versions(one: LoggedRequest) -> tuple[Version, ...] | None:
+def _no_versions(request: LoggedRequest) -> tuple[Version, ...] | None:
     """Nothing if a request wrote nothing; None if it wrote something unknown."""
-    return None if any(done.effect for done in one.response.done) else ()
+    return None if any(done.effect for done in request.response.done) else ()
 
 
 class _Counterfactual:
@@ -176,7 +178,7 @@ class _Counterfactual:
         logged: Sequence[LoggedRequest],
         counterfactuals: Sequence[Resource],
         scratch: ScratchServer,
-        known: Collection[str],
+        known_records: Collection[str],
         may_match: Callable[[Resource, Resource], bool],
         parsed: ParsedResponses,
     ) -> None:
@@ -185,7 +187,7 @@ class _Counterfactual:
             for counterfactual in counterfactuals
         }
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
-        self._scratch, self._known, self._may_match = scratch, set(known), may_match
+        self._scratch, self._known, self._may_match = scratch, set(known_records), may_match
         self._later: list[Version] = []
         """Versions to store before the next request that may read them."""
         self._tokens: dict[str, str] = {}
@@ -194,28 +196,31 @@ class _Counterfactual:
         self._logged = logged
         self._skipped_tokens: set[str] = set()
         self._searched: dict[str, list[SearchedResource]] = {}
-        for one in counterfactuals:
-            searched = SearchedResource(one, partial(self._is_stored, one))
-            self._searched.setdefault(one["resourceType"], []).append(searched)
+        for counterfactual in counterfactuals:
+            searched = SearchedResource(counterfactual, partial(self._is_stored, counterfactual))
+            self._searched.setdefault(counterfactual["resourceType"], []).append(searched)
         self._changed_types: set[str] = set()
         """The types of counterfactuals that the agent or others have written again."""
-        self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
-        self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._compared: dict[str, set[str]] = {record: set() for record in self._wanted}
+        self._alike: dict[str, set[str]] = {record: set() for record in self._wanted}
         self._seen_in_full: dict[str, bool] = {}
 
-    def shown_by(self, one: LoggedRequest) -> frozenset[str]:
+    def shown_by(self, logged_request: LoggedRequest) -> frozenset[str]:
         """References to the counterfactuals that one request shows."""
-        if self._cannot_show(one.request):
-            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
-            self._pages.pass_over(one.response)
+        if self._cannot_show(logged_request.request):
+            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(logged_request.response.content)))
+            self._pages.pass_over(logged_request.response)
             return frozenset()
-        then, now = self._parsed.parse(one.response), self._parsed.parse(self._repeat(one.request))
+        then, now = (
+            self._parsed.parse(logged_request.response),
+            self._parsed.parse(self._repeat(logged_request.request)),
+        )
         parts, shown = now.parts(), frozenset[str]()
         for place, part in then.parts().items():
             before = self._pages.before(part)
             if before is not None and place in parts:
                 self._tokens.update(_paired_tokens(part, parts[place]))
-                request = one.request if part is then else part.search
+                request = logged_request.request if part is then else part.search
                 shown |= self._shown_in(request, part, parts[place], before)
         return shown
 
@@ -236,27 +241,39 @@ class _Counterfactual:
             now: The response with the counterfactuals.
             before: The records on earlier pages.
         """
-        found, here = now.returned_resources, then.returned_resources
+        returned, here = now.returned_resources, then.returned_resources
         if now.is_look:
             if not then.next_link:
-                found = {**found, **_on_further_pages(now, self._scratch)}
-            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
+                returned = {**returned, **_on_further_pages(now, self._scratch)}
+            if not returned.keys() & self._wanted.keys() and _count_rises(then, now):
                 return self._counted(request, then.total == 0, now.total)
-        shown = _changed(found, here, self._wanted)
+        shown = _changed(returned, here, self._wanted)
         if not shown:
             return frozenset()
-        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
-        others -= {one for one in others & here.keys() if here[one] == found.get(one) and _is_whole(here[one])}
-        unknown = {one for one in others if not (self._is_known(one) or self._is_in_full(one, here.get(one, {})))}
-        return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
+        others = (
+            {record for record in (*returned, *before) if _type_of(record) in self._types}
+            - self._wanted.keys()
+            - self._known
+        )
+        others -= {
+            record
+            for record in others & here.keys()
+            if here[record] == returned.get(record) and _is_whole(here[record])
+        }
+        unknown = {
+            record
+            for record in others
+            if not (self._is_known(record) or self._is_in_full(record, here.get(record, {})))
+        }
+        return frozenset(name for name in shown if not unknown & self._records_like(name, unknown))
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
         plain = parse_plain(request)
         types = None if plain is None else plain.types
-        due = [one for one in self._later if types is None or one[0] in types]
+        due = [write for write in self._later if types is None or write[0] in types]
         if due:
-            self._later = [one for one in self._later if types is not None and one[0] not in types]
+            self._later = [write for write in self._later if types is not None and write[0] not in types]
             self._scratch.write(due)
             for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
@@ -278,12 +295,14 @@ class _Counterfactual:
             return page is not None and page[1] in self._skipped_tokens
         if not self._changed_types.isdisjoint(plain.types):
             return False
-        return not any(one.may_be_returned(plain) for kind in plain.types for one in self._searched.get(kind, ()))
+        return not any(
+            searched.may_be_returned(plain) for kind in plain.types for searched in self._searched.get(kind, ())
+        )
 
     def _is_stored(self, counterfactual: Resource) -> bool:
         """Whether a counterfactual replaces a stored record, to which other records may refer."""
-        found = self._scratch.read(counterfactual["resourceType"], counterfactual["id"])
-        return found is None or found.get("meta", {}).get("versionId") != "1"
+        stored = self._scratch.read(counterfactual["resourceType"], counterfactual["id"])
+        return stored is None or stored.get("meta", {}).get("versionId") != "1"
 
     def _note_changed(self, resource_type: str, id: str | None) -> None:
         if f"{resource_type}/{id}" in self._wanted:
@@ -292,10 +311,12 @@ class _Counterfactual:
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
         """All returned resources that have the type of a counterfactual."""
-        plain = ((one, parse_plain(one.request)) for one in self._logged)
-        logged = (one for one, search in plain if search is None or not search.types.isdisjoint(self._types))
-        found = returned_resources(logged, parsed=self._parsed)
-        return {name: one for name, one in found.items() if _type_of(name) in self._types}
+        plain = ((request, parse_plain(request.request)) for request in self._logged)
+        logged = (request for request, search in plain if search is None or not search.types.isdisjoint(self._types))
+        returned = returned_resources(logged, parsed=self._parsed)
+        return {
+            name: returned_resource for name, returned_resource in returned.items() if _type_of(name) in self._types
+        }
 
     def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
         """References to the counterfactuals that a search counts without showing them.
@@ -310,12 +331,14 @@ class _Counterfactual:
         matches = _matches(_with_token(request, self._tokens), self._scratch)
         return frozenset(matches & self._wanted.keys() if was_empty or matches <= expected else ())
 
-    def _records_like(self, wanted: str, records: set[str]) -> set[str]:
+    def _records_like(self, name: str, records: set[str]) -> set[str]:
         """The records of its type that what the agent saw of them does not tell apart from a counterfactual."""
-        new = {one for one in records if _type_of(one) == _type_of(wanted)} - self._compared[wanted]
-        self._compared[wanted] |= new
-        self._alike[wanted] |= {one for one in new if self._may_match(self._seen.get(one, {}), self._wanted[wanted])}
-        return self._alike[wanted]
+        new = {record for record in records if _type_of(record) == _type_of(name)} - self._compared[name]
+        self._compared[name] |= new
+        self._alike[name] |= {
+            record for record in new if self._may_match(self._seen.get(record, {}), self._wanted[name])
+        }
+        return self._alike[name]
 
     def _is_known(self, reference: str) -> bool:
         """Whether what the agent saw of a record in the whole episode is the record in full, as it is now."""
@@ -335,15 +358,15 @@ def _is_whole(seen: Resource) -> bool:
     if not isinstance(meta, dict):
         return False
     tags = meta.get("tag", [])
-    return isinstance(tags, list) and not any(one == SUBSETTED for one in tags)
+    return isinstance(tags, list) and not any(tag == SUBSETTED for tag in tags)
 
 
-def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
+def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], names: Iterable[str]) -> set[str]:
     """References to the wanted records that are new, or that differ in elements other than `meta`."""
     return {
-        one
-        for one in wanted
-        if one in now and (one not in then or {**now[one], "meta": None} != {**then[one], "meta": None})
+        record
+        for record in names
+        if record in now and (record not in then or {**now[record], "meta": None} != {**then[record], "meta": None})
     }
 
 
@@ -370,14 +393,14 @@ def _in_full(query: str) -> str:
 
 
 def _on_further_pages(answer: ParsedResponse, scratch: ScratchServer) -> dict[str, Resource]:
-    found: dict[str, Resource] = {}
+    further: dict[str, Resource] = {}
     for _ in range(_MAX_PAGES):
         link = answer.next_link
         if link is None:
             break
         answer = ParsedResponse(scratch.handle(Request("GET", "/", urlsplit(link).query)))
-        found |= answer.returned_resources
-    return found
+        further |= answer.returned_resources
+    return further
 
 
 def _paired_tokens(seen: ParsedResponse, now: ParsedResponse) -> dict[str, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def returned_resources(
-    logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None, parsed: ParsedResponses | None = None
+    logged: Iterable[LoggedRequest], names: Collection[str] | None = None, parsed: ParsedResponses | None = None
 ) -> dict[str, Resource]:
     """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
 
@@ -31,18 +31,18 @@ def returned_resources(
 
     Args:
         logged: The agent's requests with their responses.
-        wanted: References of interest; None for all resources. The result may lack other resources.
+        names: References of interest; None for all resources. The result may lack other resources.
         parsed: Responses that are parsed already.
     """
     parsed = parsed or ParsedResponses()
-    ids = None if wanted is None else [_in_json(one) for one in wanted]
-    found: dict[str, Resource] = {}
-    for one in read_by_verdicts(logged):
-        if ids is None or any(id in one.response.content for id in ids):
-            for reference, resource in parsed.parse(one.response).returned_resources.items():
-                known = found.get(reference, {})
-                found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
-    return found
+    ids = None if names is None else [_in_json(reference) for reference in names]
+    resources: dict[str, Resource] = {}
+    for by_verdict in read_by_verdicts(logged):
+        if ids is None or any(id in by_verdict.response.content for id in ids):
+            for reference, resource in parsed.parse(by_verdict.response).returned_resources.items():
+                earlier = resources.get(reference, {})
+                resources[reference] = resource if earlier.keys() <= resource.keys() else {**earlier, **resource}
+    return resources
 
 
 def _in_json(reference: str) -> bytes:
@@ -119,8 +119,8 @@ class RemoteView:
 
     def __init__(self, server: View, setup: Sequence[Resource], changes: Iterable[Change]) -> None:
         changed = {(change.resource_type, change.id) for change in changes}
-        seeded = {(one["resourceType"], one["id"]): one for one in setup}
-        self._unchanged = {key: one for key, one in seeded.items() if key not in changed}
+        seeded = {(resource["resourceType"], resource["id"]): resource for resource in setup}
+        self._unchanged = {key: resource for key, resource in seeded.items() if key not in changed}
         self.search = server.search
         self._read = server.read
 
@@ -166,13 +166,13 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     counts as at least 24 KiB, and as at least 6 KiB for each response inside a Bundle.
     """
     logged = list(logged)
-    left, found = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
-    for one in logged:
-        size = max(len(one.response.content), _LEAST, _LEAST_OF_ENTRY * len(one.response.done))
+    left, requests = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
+    for request in logged:
+        size = max(len(request.response.content), _LEAST, _LEAST_OF_ENTRY * len(request.response.done))
         if size <= left:
             left -= size
-            found.append(one)
-    return found
+            requests.append(request)
+    return requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,7 @@ class FinishedEpisode:
     def answer_ids(self, *types: str) -> list[str | None]:
         """The ids in the answer, one per type; None for a missing or invalid item."""
         items = self.answer or []
-        return [
-            answer_id(items[n], wanted, self.base_url) if n < len(items) else None for n, wanted in enumerate(types)
-        ]
+        return [answer_id(items[n], type_, self.base_url) if n < len(items) else None for n, type_ in enumerate(types)]
 
     def answer_id_set(self, resource_type: str, start: int = 0) -> list[str]:
         """The distinct, sorted ids of a type in the answer, from the item at `start` on.
@@ -245,8 +243,8 @@ class FinishedEpisode:
 
     def refers(self, value: Json) -> str | None:
         """A Reference as ``Type/id``; None if the Reference does not point to this server."""
-        found = parse_reference(value, self.base_url)
-        return "/".join(found) if found else None
+        reference = parse_reference(value, self.base_url)
+        return "/".join(reference) if reference else None
 
     def idle(self) -> FinishedEpisode:
         """The end state that an agent reaches with ``FINISH([])`` as its only action."""

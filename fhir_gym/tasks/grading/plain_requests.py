@@ -86,8 +86,8 @@ def _parsed(path: str, query: str) -> PlainRequest | None:
 
 def _targets(resource_type: str, parameter: str, target: str | None) -> Collection[str]:
     """Return the types to which a reference parameter may refer; an unknown parameter refers to nothing."""
-    found = search_parameters(resource_type).get(parameter) if resource_type in RESOURCE_TYPE_SET else None
-    return () if found is None else found.targets if target is None else (target,)
+    search_parameter = search_parameters(resource_type).get(parameter) if resource_type in RESOURCE_TYPE_SET else None
+    return () if search_parameter is None else search_parameter.targets if target is None else (target,)
 
 
 class SearchedResource:
@@ -120,8 +120,8 @@ class SearchedResource:
         field = index_spec(self._type).fields.get(name)
         if field is None or "\\" in value:
             return True
-        options = [one for one in value.split(",") if one]
-        return not options or any(self._may_be(field, one) for one in options)
+        options = [text for text in value.split(",") if text]
+        return not options or any(self._may_be(field, option) for option in options)
 
     def _may_be(self, field: IndexField, option: str) -> bool:
         """Whether a value under a search parameter may match one of the alternatives in a query."""
@@ -141,8 +141,8 @@ class SearchedResource:
     def _values(self) -> Mapping[tuple[str, int], set[str]]:
         """The values in the index by table and path id."""
         rows = index_rows(self._resource, 0)
-        found: dict[tuple[str, int], set[str]] = {}
+        values: dict[tuple[str, int], set[str]] = {}
         for table in ("reference", "token", "string"):
             for pid, value, *_ in rows[table]:
-                found.setdefault((table, pid), set()).add(value)
-        return found
+                values.setdefault((table, pid), set()).add(value)
+        return values

@@ -34,15 +34,15 @@ class ParsedResponses:
 
     def parse(self, response: Response) -> ParsedResponse:
         """Parse a response, or return the result of the last time."""
-        found = self._answers.get(id(response))
-        if found is None:
-            found = ParsedResponse(response)  # it refers to the response, so the id stays taken
+        parsed = self._answers.get(id(response))
+        if parsed is None:
+            parsed = ParsedResponse(response)  # it refers to the response, so the id stays taken
             if len(response.content) <= self._left:
                 self._left -= len(response.content)
-                self._answers[id(response)] = found
+                self._answers[id(response)] = parsed
             else:
                 self.is_full = True
-        return found
+        return parsed
 
 
 class ParsedResponse:
@@ -62,7 +62,7 @@ class ParsedResponse:
     @property
     def is_look(self) -> bool:
         """Whether the request was a single read or search."""
-        return any(one.looks and one.entry is None for one in self.response.done)
+        return any(interaction.looks and interaction.entry is None for interaction in self.response.done)
 
     @property
     def search(self) -> Request:
@@ -84,15 +84,15 @@ class ParsedResponse:
     def returned_resources(self) -> Mapping[str, Resource]:
         """The returned resources by reference; for a batch, the results of its reads and searches."""
         done = self.response.done
-        if self.response.status >= 300 or not any(one.looks for one in done):
+        if self.response.status >= 300 or not any(interaction.looks for interaction in done):
             return {}
         if self.is_look:
             return _resources_in(self._body)
         return {
-            found: resource
-            for one, answer in zip(done, _entries(self._body), strict=False)
-            if one.looks and isinstance(answer, dict)
-            for found, resource in _resources_in(answer.get("resource")).items()
+            name: resource
+            for interaction, answer in zip(done, _entries(self._body), strict=False)
+            if interaction.looks and isinstance(answer, dict)
+            for name, resource in _resources_in(answer.get("resource")).items()
         }
 
     def parts(self) -> Mapping[int, ParsedResponse]:
@@ -101,10 +101,14 @@ class ParsedResponse:
             return {0: self}
         return {
             place: ParsedResponse(
-                Response(one.status, body=orjson.dumps(entry.get("resource")), done=(one._replace(entry=None),))
+                Response(
+                    interaction.status,
+                    body=orjson.dumps(entry.get("resource")),
+                    done=(interaction._replace(entry=None),),
+                )
             )
-            for place, (one, entry) in enumerate(zip(self.response.done, _entries(self._body), strict=False))
-            if one.looks and isinstance(entry, dict)
+            for place, (interaction, entry) in enumerate(zip(self.response.done, _entries(self._body), strict=False))
+            if interaction.looks and isinstance(entry, dict)
         }
 
     def searchsets(self) -> Iterator[Resource]:
@@ -114,7 +118,11 @@ class ParsedResponse:
             return
         if str(body.get("type")).endswith("-response"):
             inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
-            yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
+            yield from (
+                resource
+                for resource in inner
+                if isinstance(resource, dict) and resource.get("resourceType") == "Bundle"
+            )
         else:
             yield body
 
@@ -125,15 +133,17 @@ def _resources_in(body: Json) -> dict[str, Resource]:
         return {}
     if body.get("resourceType") != "Bundle":
         return {f"{body.get('resourceType')}/{body['id']}": body} if isinstance(body.get("id"), str) else {}
-    found: dict[str, Resource] = {}
+    resources: dict[str, Resource] = {}
     for entry in _entries(body):
         resource = entry.get("resource") if isinstance(entry, dict) else None
         if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
             if isinstance(id := resource.get("id"), str):
-                found.setdefault(f"{resource.get('resourceType')}/{id}", resource)  # a history starts with the latest
+                resources.setdefault(
+                    f"{resource.get('resourceType')}/{id}", resource
+                )  # a history starts with the latest
         else:
-            found |= _resources_in(resource)
-    return found
+            resources |= _resources_in(resource)
+    return resources
 
 
 def _entries(bundle: Json) -> list[Json]:
@@ -173,17 +183,17 @@ class SeenPages:
 
     def _take_in(self, answer: ParsedResponse) -> set[str] | None:
         answers = [body for body in answer.searchsets() if _self_link(body)]
-        found: set[str] = set()
+        references: set[str] = set()
         for body in answers:
             search, offset = self._place(body)
             if self._reached.get(search, 0) < offset:
                 return None
             if not offset:  # the same search again: what it found before may have changed since
                 self._seen.pop(search, None)
-            found |= self._seen.get(search, set())
+            references |= self._seen.get(search, set())
             self._seen.setdefault(search, set()).update(_resources_in(body))
             self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))
-        return found
+        return references
 
     def _place(self, body: Resource) -> tuple[str, int]:
         """Return the search that a page belongs to, and the number of matches on earlier pages."""

@@ -51,7 +51,9 @@ def overlap(used: Sequence[str], templates: Iterable[Sequence[str]]) -> Overlap 
     if not each:
         return None
     return Overlap(
-        lcs=max(one.lcs for one in each), jaccard=max(one.jaccard for one in each), f1=max(one.f1 for one in each)
+        lcs=max(template_overlap.lcs for template_overlap in each),
+        jaccard=max(template_overlap.jaccard for template_overlap in each),
+        f1=max(template_overlap.f1 for template_overlap in each),
     )
 
 
@@ -67,10 +69,10 @@ def _with(used: Sequence[str], template: Sequence[str]) -> Overlap:
 
 def _lcs(first: Sequence[str], second: Sequence[str]) -> int:
     lengths = [0] * (len(second) + 1)
-    for one in first:
+    for tool in first:
         previous = lengths[:]
         for n, other in enumerate(second, 1):
-            lengths[n] = previous[n - 1] + 1 if one == other else max(previous[n], lengths[n - 1])
+            lengths[n] = previous[n - 1] + 1 if tool == other else max(previous[n], lengths[n - 1])
     return lengths[-1]
 
 
@@ -159,8 +161,12 @@ def measure(
         prohibited: Prohibited tools.
         reference: See `ToolUsage`.
     """
-    calls = [(_tool(one), one.resource_type) for one in _interactions(logged)]
-    failures = [(_tool(one), one.resource_type) for one in _interactions(logged) if one.status >= 400]
+    calls = [(_tool(interaction), interaction.resource_type) for interaction in _interactions(logged)]
+    failures = [
+        (_tool(interaction), interaction.resource_type)
+        for interaction in _interactions(logged)
+        if interaction.status >= 400
+    ]
     pairs, failed_pairs = Counter(calls), Counter(failures)
     used, failed = (Counter(tool for tool, _ in some) for some in (calls, failures))
     sequence = ["update" if tool == "patch" else tool for tool, _ in calls]
@@ -171,8 +177,8 @@ def measure(
             Calls(tool=tool, resource_type=kind, requests=count, errors=failed_pairs[tool, kind])
             for (tool, kind), count in sorted(pairs.items())
         ),
-        tools_selected=any(has_all(sequence, one) for one in templates) if templates else None,
-        tools_in_order=any(in_order(sequence, one) for one in templates) if templates else None,
+        tools_selected=any(has_all(sequence, template) for template in templates) if templates else None,
+        tools_in_order=any(in_order(sequence, template) for template in templates) if templates else None,
         untouched=_untouched(logged, required),
         prohibited=prohibited_uses(logged, prohibited),
         overlap=overlap(sequence, templates),
@@ -188,31 +194,35 @@ def prohibited_uses(logged: Iterable[LoggedRequest], prohibited: Iterable[str]) 
     """
     created: set[tuple[str, str]] = set()
     used: set[str] = set()
-    for one in _interactions(logged):
-        name = (one.resource_type, one.id)
-        if one.effect == "created":
+    for interaction in _interactions(logged):
+        name = (interaction.resource_type, interaction.id)
+        if interaction.effect == "created":
             created.add(name)
             used.add("create")
-        if one.kind != "delete" or name not in created:
-            used.add(_tool(one))
+        if interaction.kind != "delete" or name not in created:
+            used.add(_tool(interaction))
     return tuple(sorted({*prohibited} & used))
 
 
 def _untouched(logged: Sequence[LoggedRequest], required: Iterable[str]) -> tuple[str, ...]:
     """The required types that occur in no URL, body or response."""
-    touched = {one.resource_type for one in _interactions(logged)}
+    touched = {interaction.resource_type for interaction in _interactions(logged)}
     left = [kind for kind in required if kind not in touched]
-    texts = (text for one in read_by_verdicts(logged) for text in (one.request.body, one.response.content))
+    texts = (
+        text
+        for by_verdict in read_by_verdicts(logged)
+        for text in (by_verdict.request.body, by_verdict.response.content)
+    )
     while left and (text := next(texts, None)) is not None:
-        found = {match[1] or match[2] for match in _TYPE.finditer(text)}
-        left = [kind for kind in left if kind.encode() not in found]
+        types = {match[1] or match[2] for match in _TYPE.finditer(text)}
+        left = [kind for kind in left if kind.encode() not in types]
     return tuple(left)
 
 
-def _tool(one: Interaction) -> Tool:
-    return _TOOLS.get(one.kind, "other")
+def _tool(interaction: Interaction) -> Tool:
+    return _TOOLS.get(interaction.kind, "other")
 
 
 def _interactions(logged: Iterable[LoggedRequest]) -> Iterator[Interaction]:
     """Yield the interactions that the server performed, including each entry of a Bundle."""
-    return (interaction for one in logged for interaction in one.response.done)
+    return (interaction for request in logged for interaction in request.response.done)

@@ -111,7 +111,10 @@ class _Reader:
         if rule == "anything" and not isinstance(value, dict | list):
             return True
         if rule is None or (
-            self.patients and not all(_patients(one, self.end) <= self.patients for one in _reference_targets(value))
+            self.patients
+            and not all(
+                _patients(reference_target, self.end) <= self.patients for reference_target in _reference_targets(value)
+            )
         ):
             return False
         if isinstance(rule, tuple):
@@ -163,13 +166,13 @@ def added_meaning(asked: Mapping[str, Collection[str]], end: FinishedEpisode) ->
 def _created(asked: Mapping[str, Collection[str]], end: FinishedEpisode, change: Change) -> Iterator[str]:
     """Yield the elements that change the meaning of a new record."""
     body, kind = dict(change.after or {}), change.resource_type
-    wanted = asked.get(kind, ())
-    own = [value for name, value in body.items() if name in wanted]
+    asked_names = asked.get(kind, ())
+    own = [value for name, value in body.items() if name in asked_names]
     patients = frozenset(id for target in _reference_targets(own) for id in _named_patients(target))
-    yield from _Reader(end, wanted, patients).changes(kind, body, closed=kind in asked)
+    yield from _Reader(end, asked_names, patients).changes(kind, body, closed=kind in asked)
     yield from _other_lengths(body)
     for path, text in _texts(kind, body):
-        if negates(text) and not (path == "note.text" and "note" in wanted):
+        if negates(text) and not (path == "note.text" and "note" in asked_names):
             yield path
 
 
@@ -181,9 +184,9 @@ def _updated(end: FinishedEpisode, change: Change) -> Iterator[str]:
     before, kind = dict(change.before or {}), change.resource_type
     changed = {name: value for name, value in (change.after or {}).items() if before.get(name) != value}
     reader = _Reader(end)
-    found = [*reader.changes(kind, changed, closed=False)]
-    there = {*reader.changes(kind, before, closed=False)} if found else set()
-    yield from (path for path in found if path not in there)
+    changes = [*reader.changes(kind, changed, closed=False)]
+    there = {*reader.changes(kind, before, closed=False)} if changes else set()
+    yield from (path for path in changes if path not in there)
     if "minutesDuration" in changed:
         yield from _other_lengths(change.after or {})
     yield from (path for path, text in _texts(kind, changed) if _ANNULS.search(_in_lower_case(text)))
@@ -256,7 +259,9 @@ def _named_patients(target: Json) -> set[str]:
 
 def _patients(target: str, end: FinishedEpisode) -> set[str]:
     """Ids of the patients that a reference concerns: the target itself, or the subjects of the target."""
-    named, found = _named_patients(target), end.refers(target)
-    record = end.after.read(*found.split("/")) if found and not named else None
+    named, referred = _named_patients(target), end.refers(target)
+    record = end.after.read(*referred.split("/")) if referred and not named else None
     about = {name: value for name, value in (record or {}).items() if name in _PATIENT_ELEMENTS}
-    return named | {id for one in _reference_targets([*about.values()]) for id in _named_patients(one)}
+    return named | {
+        id for reference_target in _reference_targets([*about.values()]) for id in _named_patients(reference_target)
+    }

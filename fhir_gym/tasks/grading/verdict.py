@@ -61,20 +61,20 @@ def missing_records(
     """
     logged = list(logged)
     matched = _matched_by_creates(logged)
-    sought = [one for one in records if one not in matched]
-    found = returned_resources(logged, sought)
+    sought = [record for record in records if record not in matched]
+    returned = returned_resources(logged, sought)
     return [
-        one
-        for one in sought
-        if one not in found or not {*evidence_fields.get(one.partition("/")[0], ())} <= found[one].keys()
+        record
+        for record in sought
+        if record not in returned or not {*evidence_fields.get(record.partition("/")[0], ())} <= returned[record].keys()
     ]
 
 
 def _matched_by_creates(logged: Iterable[LoggedRequest]) -> set[str]:
     return {
         f"{done.resource_type}/{done.id}"
-        for one in logged
-        for done in one.response.done
+        for request in logged
+        for done in request.response.done
         if done.kind == "create" and done.id and not done.effect and done.status < 300
     }
 
@@ -167,8 +167,8 @@ class Verdict(BaseModel):
         culprit = diagnosis.culprit
         text = self.explanation
         if culprit is not None:
-            found = f"expected {_short(culprit.expected)}, found {_short(culprit.actual)}"
-            text += f"\nError: {diagnosis.error}, in the step {culprit.name!r}: {found}."
+            mismatch = f"expected {_short(culprit.expected)}, found {_short(culprit.actual)}"
+            text += f"\nError: {diagnosis.error}, in the step {culprit.name!r}: {mismatch}."
         return self.model_copy(update={"diagnosis": diagnosis, "explanation": text})
 
     @property

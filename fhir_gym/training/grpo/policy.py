@@ -91,9 +91,9 @@ class PolicyRollouts:
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
         return {
-            "prompt_ids": [one.prompt_ids for one in sequences],
-            "completion_ids": [one.completion_ids for one in sequences],
-            "env_mask": [one.mask for one in sequences],
+            "prompt_ids": [sequence.prompt_ids for sequence in sequences],
+            "completion_ids": [sequence.completion_ids for sequence in sequences],
+            "env_mask": [sequence.mask for sequence in sequences],
             "logprobs": None,
             "episode": [TrainingEpisode.of(rollout) for rollout in self.rollouts],
         }
@@ -101,7 +101,7 @@ class PolicyRollouts:
     @staticmethod
     def rewards(episode: list[TrainingEpisode], **_: Any) -> list[float | None]:
         """Return the rewards of the latest batch; None after an infrastructure failure, so that TRL excludes it."""
-        return [one.reward for one in episode]
+        return [training_episode.reward for training_episode in episode]
 
     async def _play(self, agent: LocalAgent, choices: Sequence[EpisodeChoice], step: int) -> list[Rollout]:
         """Run the episodes concurrently, or one by one on a running server."""

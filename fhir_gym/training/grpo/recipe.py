@@ -232,11 +232,11 @@ class _GrpoRun:
         output = self._folder.path / "trainer"
         shutil.rmtree(output, ignore_errors=True)
         groups = config.steps * (config.batch_size // config.group_size)
-        given: dict[str, Any] = {"train_dataset": self._rows.dataset(groups), "processing_class": tokenizer}
-        given |= self._episode_source(configs)
+        options: dict[str, Any] = {"train_dataset": self._rows.dataset(groups), "processing_class": tokenizer}
+        options |= self._episode_source(configs)
         if config.lora_rank:
             rank = config.lora_rank
-            given["peft_config"] = _package("peft").LoraConfig(
+            options["peft_config"] = _package("peft").LoraConfig(
                 r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
             )
         with _without_noise():
@@ -245,7 +245,7 @@ class _GrpoRun:
                 arguments = trl.GRPOConfig(**own, **config.trl)
             except (TypeError, ValueError) as error:
                 raise TrainingError(f"TRL refuses the config: {error}") from error
-            trainer = trl.GRPOTrainer(model=model, args=arguments, callbacks=[self._callback()], **given)
+            trainer = trl.GRPOTrainer(model=model, args=arguments, callbacks=[self._callback()], **options)
         trainer.remove_callback(_package("transformers").PrinterCallback)
         if config.shape == "environment_factory":
             # Show the model the schemas that it reads in evaluations; TRL would derive them from the type hints.

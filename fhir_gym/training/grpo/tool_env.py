@@ -178,9 +178,9 @@ class FHIRToolEnv:
     def _act(self, tool: str, **arguments: Any) -> str:
         if self._episode is None:
             raise FhirGymError(_OVER)  # TRL shows the message to the model
-        given = {name: value for name, value in arguments.items() if value is not None}
+        present = {name: value for name, value in arguments.items() if value is not None}
         try:
-            step = self._episode.step(GRAMMAR.from_tool_call(tool, given))
+            step = self._episode.step(GRAMMAR.from_tool_call(tool, present))
         except InfraError as error:
             return self._fail(error)
         if step.done:

@@ -27,9 +27,9 @@ class Added(list[str]):
         known: The references that the list already has.
     """
 
-    def __init__(self, references: Sequence[str], known: Sequence[str] = ()) -> None:
+    def __init__(self, references: Sequence[str], known_references: Sequence[str] = ()) -> None:
         super().__init__(references)
-        self.known = frozenset(known)
+        self.known = frozenset(known_references)
 
 
 class _Splitter:
@@ -85,16 +85,16 @@ def split_action(text: str, view: View) -> list[Parts]:
 
 
 def _split_answer(answer: list[Any]) -> list[Parts]:
-    found: list[Parts] = []
+    parts: list[Parts] = []
     if len(answer) <= _SEVERAL:
         splitter = _Splitter()
-        found.append(({"verb": "FINISH", "answer": splitter.split(answer, "answer")}, splitter.leaves))
+        parts.append(({"verb": "FINISH", "answer": splitter.split(answer, "answer")}, splitter.leaves))
     if all(isinstance(item, str) for item in answer):
-        found.append(({"verb": "FINISH", "answer": [{"$several": 0}]}, [("answer", answer)]))
+        parts.append(({"verb": "FINISH", "answer": [{"$several": 0}]}, [("answer", answer)]))
     if answer and isinstance(answer[0], int) and all(isinstance(item, str) for item in answer[1:]):
         leaves: list[Leaf] = [("answer[0]", answer[0]), ("answer", answer[1:])]
-        found.append(({"verb": "FINISH", "answer": [{"$": 0}, {"$several": 1}]}, leaves))
-    return found
+        parts.append(({"verb": "FINISH", "answer": [{"$": 0}, {"$several": 1}]}, leaves))
+    return parts
 
 
 def _split_update(
@@ -110,11 +110,11 @@ def _split_update(
         if operation == "remove":
             edit: list[Any] = [operation, steps]
         elif operation == "append" and all(isinstance(item, dict) and set(item) == {"reference"} for item in value):
-            known = [str(item.get("reference")) for item in _get(seen.data, path) or () if isinstance(item, dict)]
-            edit = [operation, steps, splitter.hole(name, Added([item["reference"] for item in value], known))]
+            references = [str(item.get("reference")) for item in _get(seen.data, path) or () if isinstance(item, dict)]
+            edit = [operation, steps, splitter.hole(name, Added([item["reference"] for item in value], references))]
         else:
             edit = [operation, steps, splitter.split(value, name)]
-        if edit[:2] not in [known[:2] for known in edits]:
+        if edit[:2] not in [earlier[:2] for earlier in edits]:
             edits.append(edit)
     skeleton["edits"] = edits
     return [(skeleton, splitter.leaves), *_single_append(skeleton, splitter.leaves)]
@@ -136,13 +136,13 @@ def _single_append(skeleton: dict[str, Any], leaves: list[Leaf]) -> list[Parts]:
 
 def _differences(before: Any, after: Any, path: list[Any]) -> list[tuple[str, list[Any], Any]]:
     if isinstance(before, dict) and isinstance(after, dict):
-        found: list[tuple[str, list[Any], Any]] = []
+        differing: list[tuple[str, list[Any], Any]] = []
         for key, value in after.items():
             if key not in before:
-                found.append(("append" if isinstance(value, list) else "set", [*path, key], value))
+                differing.append(("append" if isinstance(value, list) else "set", [*path, key], value))
             else:
-                found += _differences(before[key], value, [*path, key])
-        return found + [("remove", [*path, key], None) for key in before if key not in after]
+                differing += _differences(before[key], value, [*path, key])
+        return differing + [("remove", [*path, key], None) for key in before if key not in after]
     if isinstance(before, list) and isinstance(after, list):
         if len(after) > len(before) and after[: len(before)] == before:
             return [("append", path, after[len(before) :])]
@@ -162,7 +162,7 @@ def _general(path: list[Any], value: Any, after: dict[str, Any]) -> list[Any]:
         return [*path[:at], "*", *rest]
     types = [_types(item) for item in items]
     for name in sorted(types[path[at]]):
-        if sum(name in found for found in types) == 1:
+        if sum(name in names for names in types) == 1:
             return [*path[:at], f"@{name}", *rest]
     return path
 

@@ -219,9 +219,9 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 def _task_name(name: TaskName | tuple[str, str]) -> TaskName:
     if isinstance(name, str) or len(name) != 2:
         raise FhirGymError(f"a task of a MenuEnv is a pair such as ('FHIRAgent/Appointment-v0', '01'), not {name!r}")
-    found = TaskName(*name)
-    find_task(task_set(found.env_id), found.task)
-    return found
+    task_name = TaskName(*name)
+    find_task(task_set(task_name.env_id), task_name.task)
+    return task_name
 
 
 @cache

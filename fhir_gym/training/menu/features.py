@@ -112,11 +112,11 @@ class Features:
         """Return the features of a candidate that do not change during the episode."""
         indices = list(_template_features(candidate.template))
         for number, pointer in enumerate(candidate.pointers):
-            known = self._pointers.get((number, pointer))
-            if known is None:
-                known = [_candidate_feature(f"{number} {name}") for name in _pointer_names(pointer, self._view)]
-                self._pointers[number, pointer] = known
-            indices += known
+            cached = self._pointers.get((number, pointer))
+            if cached is None:
+                cached = [_candidate_feature(f"{number} {name}") for name in _pointer_names(pointer, self._view)]
+                self._pointers[number, pointer] = cached
+            indices += cached
         indices += [_candidate_feature(name) for name in _pair_names(candidate.pointers)]
         if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.template.slots):
             empty = candidate.text.endswith("[])")
@@ -126,11 +126,11 @@ class Features:
 
 def _sources(view: View) -> dict[str, set[str]]:
     """Return, for each reference in the latest versions of resources, the types and paths that contain it."""
-    found: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
     for seen in view.latest.values():
         for link in seen.links:
-            found.setdefault(link.reference, set()).add(f"{seen.type}.{link.path}")
-    return found
+            sources.setdefault(link.reference, set()).add(f"{seen.type}.{link.path}")
+    return sources
 
 
 _LAST = [_candidate_feature(f"{number} last") for number in range(_MANY)]
@@ -198,23 +198,23 @@ def _code_names(leaves: Sequence[tuple[str, Any]]) -> Iterator[str]:
 
 def _date_names(leaves: Sequence[tuple[str, Any]], prompt: Prompt) -> Iterator[str]:
     today = prompt.today.isoformat() if prompt.today else ""
-    known = [("now", today), *((f"date {at}", day.isoformat()) for at, day in enumerate(prompt.dates[:2]))]
-    known += [("next", day) for day in prompt.next_dates[:1]]
+    dates = [("now", today), *((f"date {at}", day.isoformat()) for at, day in enumerate(prompt.dates[:2]))]
+    dates += [("next", day) for day in prompt.next_dates[:1]]
     for path, value in leaves:
         if isinstance(value, str) and value[4:5] == "-" and value[:4].isdigit():
             day = value[:10]
-            for label, other in known:
+            for label, other in dates:
                 yield f"{path} {label} {(day > other) - (day < other)}"
             if value[11:16]:
                 yield f"{path} time {value[11:16] in prompt.times}"
 
 
 def _text_names(leaves: Sequence[tuple[str, Any]], prompt: Prompt) -> Iterator[str]:
-    known = prompt.word_set
+    words = prompt.word_set
     for path, value in leaves:
         if isinstance(value, str) and value[:1].isupper() and not value.isupper() and "/" not in value:
-            found = value in known if " " not in value else value in prompt.body
-            yield f"{path} {'in' if found else 'not in'} prompt"
+            is_named = value in words if " " not in value else value in prompt.body
+            yield f"{path} {'in' if is_named else 'not in'} prompt"
 
 
 def _pair_names(pointers: Sequence[Pointer]) -> Iterator[str]:
@@ -222,8 +222,8 @@ def _pair_names(pointers: Sequence[Pointer]) -> Iterator[str]:
     for number, pointer in enumerate(pointers):
         for other, target in enumerate(pointers):
             if number != other:
-                wanted = (target.reference, target.seen.reference)
-                paths = [link.path for link in pointer.seen.links if link.reference in wanted]
+                pair = (target.reference, target.seen.reference)
+                paths = [link.path for link in pointer.seen.links if link.reference in pair]
                 yield from (f"link {number} {other} {path}" for path in paths)
                 if not paths:
                     yield f"no link {number} {other}"

@@ -46,10 +46,10 @@ def _passes(seen: Seen, condition: tuple[Any, ...], prompt: Prompt) -> bool:
     """Return whether a date of a resource is on the weekdays, and between the times, that the prompt names."""
     path, on_weekdays, first, end = condition
     value = next((value for at, value in seen.dates if at == path), "")
-    found = _TIMED.match(value)
-    if found is None:
+    match = _TIMED.match(value)
+    if match is None:
         return False
-    day, time = found.groups()
+    day, time = match.groups()
     if on_weekdays and ((on := parse_day(day)) is None or on.weekday() not in prompt.weekdays):
         return False
     times = prompt.times
@@ -77,16 +77,16 @@ def _explain_search(value: Any, view: View) -> Iterator[Slot]:
             conditions += [(path, weekdays, first, end) for weekdays in (True, False) for first, end in limits]
         slots = [Slot(kind, (name, condition)) for condition in conditions for kind in ("count", "ids", "refs")]
         for slot in (Slot("total", (name,)), *slots):
-            found = search_value(slot, view)
-            if isinstance(found, list):
-                found = [item for item in found if item not in getattr(value, "known", ())]
-            if found == value:
+            searched = search_value(slot, view)
+            if isinstance(searched, list):
+                searched = [item for item in searched if item not in getattr(value, "known", ())]
+            if searched == value:
                 yield slot
 
 
 def _attributes(view: View) -> dict[str, list[tuple[Variable, str, Pointer]]]:
     """Return by value what pointers can give a leaf."""
-    found: dict[str, list[tuple[Variable, str, Pointer]]] = {}
+    by_kind: dict[str, list[tuple[Variable, str, Pointer]]] = {}
     for seen in view.latest.values():
         variables = [Variable(seen.type)]
         for link in seen.links:
@@ -96,10 +96,10 @@ def _attributes(view: View) -> dict[str, list[tuple[Variable, str, Pointer]]]:
             for pointer in view.pointers(variable):
                 if pointer.seen is not seen:
                     continue
-                found.setdefault(pointer.reference, []).append((variable, "ref", pointer))
-                found.setdefault(pointer.id, []).append((variable, "id", pointer))
+                by_kind.setdefault(pointer.reference, []).append((variable, "ref", pointer))
+                by_kind.setdefault(pointer.id, []).append((variable, "id", pointer))
         pointer = next(p for p in view.pointers(Variable(seen.type)) if p.seen is seen)
         for path, value in seen.dates:
             if pointer_value(pointer, path) == value:
-                found.setdefault(value, []).append((Variable(seen.type), path, pointer))
-    return found
+                by_kind.setdefault(value, []).append((Variable(seen.type), path, pointer))
+    return by_kind

@@ -131,21 +131,21 @@ def _occurrences(rollout: Rollout, dictionaries: Dictionaries) -> Iterator[_Occu
 
 def _explain(name: str, value: Any, view: View, dictionaries: Dictionaries) -> Explained:
     """Return every slot that gives a leaf its value, with the pointers that it could use."""
-    found: Explained = defaultdict(list)
+    explained: Explained = defaultdict(list)
     if not isinstance(value, list):
         if not _DATED.search(str(value)):
-            found[Slot("const", (value,))].append(None)
+            explained[Slot("const", (value,))].append(None)
         words = dictionaries.get(_leaf_path(name))
         slot = Slot("word_value", (_leaf_path(name),))
         if words and view.prompt.value(slot, dictionaries) == value:
-            found[slot].append(None)
+            explained[slot].append(None)
     for prefix, core in _cores(value):
         if isinstance(core, str | int) and not isinstance(core, bool):
             for slot in view.prompt.explain(core):
-                found[Slot(slot.kind, slot.args, prefix, slot.capital)].append(None)
+                explained[Slot(slot.kind, slot.args, prefix, slot.capital)].append(None)
         for slot, pointer in explain_value(core, view):
-            found[Slot(slot.kind, slot.args, prefix)].append(pointer)
-    return found
+            explained[Slot(slot.kind, slot.args, prefix)].append(pointer)
+    return explained
 
 
 def _cores(value: Any) -> Iterator[tuple[str, Any]]:
@@ -173,15 +173,15 @@ def _dictionaries(rollouts: Sequence[Rollout]) -> Dictionaries:
             for name, value in parts[0][1] if parts else ():
                 if isinstance(value, str):
                     seen[_leaf_path(name)].append((value, view.prompt))
-    found: Dictionaries = {}
+    dictionaries: Dictionaries = {}
     for name, pairs in seen.items():
         values = Counter(value for value, _ in pairs)
         hidden = sum(str(value).rpartition("|")[2] not in prompt.text for value, prompt in pairs)
         if 1 < len(values) <= _MAX_WORDS and hidden >= 0.9 * len(pairs):
             words = _words(pairs)
             if words:
-                found[name] = words
-    return found
+                dictionaries[name] = words
+    return dictionaries
 
 
 def _words(pairs: Sequence[tuple[Value, Prompt]]) -> dict[str, Value]:
@@ -191,9 +191,9 @@ def _words(pairs: Sequence[tuple[Value, Prompt]]) -> dict[str, Value]:
         for word in set(prompt.words):
             by_word[word][value] += 1
     pure = {word: next(iter(counts)) for word, counts in by_word.items() if len(counts) == 1 and word.islower()}
-    found: dict[str, Value] = {}
+    values_by_word: dict[str, Value] = {}
     for value in sorted({str(value) for value, _ in pairs}):
-        prompts = [set(prompt.words) for known, prompt in pairs if known == value]
+        prompts = [set(prompt.words) for pair_value, prompt in pairs if pair_value == value]
         while prompts:
             options = Counter(word for words in prompts for word in words if pure.get(word) == value)
             if not options:
@@ -201,9 +201,9 @@ def _words(pairs: Sequence[tuple[Value, Prompt]]) -> dict[str, Value]:
             word, count = min(options.items(), key=lambda item: (-item[1], item[0]))
             if count < MIN_SUPPORT:
                 break
-            found[word] = value
+            values_by_word[word] = value
             prompts = [words for words in prompts if word not in words]
-    return found
+    return values_by_word
 
 
 def _choose_slots(members: Sequence[tuple[_Occurrence, _Split]], dictionaries: Dictionaries) -> list[list[Slot]]:
@@ -214,24 +214,27 @@ def _choose_slots(members: Sequence[tuple[_Occurrence, _Split]], dictionaries: D
         explained = [split.leaves[at] for _, split in members]
         values = [split.values[at] for _, split in members]
         if _varies([occurrence.place for occurrence, _ in members], values):
-            explained = [{s: p for s, p in found.items() if s.kind != "const"} or found for found in explained]
+            explained = [
+                {s: p for s, p in explanations.items() if s.kind != "const"} or explanations
+                for explanations in explained
+            ]
         chosen.append(_choose(explained, values, prompts, dictionaries))
     return chosen
 
 
 def _varies(places: Sequence[tuple[str, ...]], values: Sequence[Any]) -> bool:
     """Return whether most tasks give a leaf different values at the same turn and in the same phrasing."""
-    found: dict[tuple[str, ...], list[Any]] = defaultdict(list)
+    by_shape: dict[tuple[str, ...], list[Any]] = defaultdict(list)
     for place, value in zip(places, values, strict=True):
-        found[place].append(value)
-    large = [group for group in found.values() if len(group) >= _MIN_GROUP]
+        by_shape[place].append(value)
+    large = [group for group in by_shape.values() if len(group) >= _MIN_GROUP]
     return 2 * sum(any(value != group[0] for value in group) for group in large) > len(large)
 
 
 def _choose(
     explained: Sequence[Explained], values: Sequence[Any], prompts: Sequence[Prompt], dictionaries: Dictionaries
 ) -> list[Slot]:
-    counts: Counter[Slot] = Counter(slot for found in explained for slot in found)
+    counts: Counter[Slot] = Counter(slot for explanations in explained for slot in explanations)
     enough = max(MIN_SUPPORT, _MIN_SHARE * len(explained))
     usable = {slot for slot, count in counts.items() if slot.kind != "const" or count >= max(_MIN_CONSTANTS, enough)}
     ranked = sorted(usable, key=lambda slot: (-counts[slot], _KINDS.index(slot.kind), slot.name))
@@ -239,7 +242,7 @@ def _choose(
     remaining = list(explained)
     chosen: list[Slot] = []
     while remaining:
-        left = Counter(slot for found in remaining for slot in found if slot in usable)
+        left = Counter(slot for explanations in remaining for slot in explanations if slot in usable)
         if not left:
             break
         scores = {slot: count - 0.5 * wrong.get(slot, 0) for slot, count in left.items()}
@@ -247,7 +250,7 @@ def _choose(
         if left[slot] < MIN_SUPPORT:
             break
         chosen.append(slot)
-        remaining = [found for found in remaining if slot not in found]
+        remaining = [explanations for explanations in remaining if slot not in explanations]
     return chosen
 
 
@@ -256,7 +259,9 @@ def _wrong(slot: Slot, values: Sequence[Any], prompts: Sequence[Prompt], diction
     if slot.dynamic or slot.kind == "const":
         return 0
     filled = (prompt.value(slot, dictionaries) for prompt in prompts)
-    return sum(found is not None and found != value for found, value in zip(filled, values, strict=True))
+    return sum(
+        filled_value is not None and filled_value != value for filled_value, value in zip(filled, values, strict=True)
+    )
 
 
 def _variants(
@@ -265,7 +270,10 @@ def _variants(
     """Return the combinations of chosen slots that explain actions, with the numbers of these actions."""
     covers: dict[_Variant, set[int]] = defaultdict(set)
     for number, split in members:
-        slots = [next((slot for slot in ranked if slot in found), None) for ranked, found in _zip(chosen, split)]
+        slots = [
+            next((slot for slot in ranked if slot in explanations), None)
+            for ranked, explanations in _zip(chosen, split)
+        ]
         if None not in slots:
             covers[_bind(shape, [slot for slot in slots if slot], split)].add(number)
     return covers
@@ -279,12 +287,12 @@ def _bind(shape: str, slots: Sequence[Slot], split: _Split) -> _Variant:
     """Give leaves that point to the same resource the same variable."""
     variables: list[tuple[Variable, str]] = []
     bound = []
-    for slot, found in zip(slots, split.leaves, strict=True):
+    for slot, chosen_slot in zip(slots, split.leaves, strict=True):
         if slot.kind != "pointer":
             bound.append(slot)
             continue
         variable, attribute = slot.args
-        options = [(variable, pointer.reference) for pointer in found[slot] if pointer is not None]
+        options = [(variable, pointer.reference) for pointer in chosen_slot[slot] if pointer is not None]
         used = next((option for option in options if option in variables), options[0])
         if used not in variables:
             variables.append(used)

@@ -38,8 +38,8 @@ def derive_distractors(templates: Templates) -> tuple[tuple[Template, ...], ...]
         for at, slot in enumerate(template.slots):
             for other in pool.others(template, at, slot):
                 options[at, other.slots[at].name] = other
-        known = {one.shape + repr(one.slots) for one in templates.templates}
-        new = [one for one in options.values() if one.shape + repr(one.slots) not in known]
+        shapes = {own_template.shape + repr(own_template.slots) for own_template in templates.templates}
+        new = [option for option in options.values() if option.shape + repr(option.slots) not in shapes]
         derived.append(tuple(sorted(new, key=_rank)[:_MAX_OPTIONS]))
     return tuple(derived)
 
@@ -109,7 +109,7 @@ class _Pool:
         kind = variable.target or variable.type
         for index in _INDICES:
             yield _with(template, at, Slot("reference", (kind, index, attribute), slot.prefix))
-        for other in sorted(self._variables[kind], key=lambda one: one.name):
+        for other in sorted(self._variables[kind], key=lambda candidate: candidate.name):
             if other != variable:
                 added = Slot("pointer", (len(template.variables), attribute), slot.prefix)
                 yield replace(_with(template, at, added), variables=(*template.variables, other))
@@ -179,11 +179,11 @@ class Menu:
         self.templates = templates
         self.distractors = require_whole("distractors", distractors, 0)
         derived = derive_distractors(templates) if distractors else ((),) * len(templates.templates)
-        every = [*templates.templates, *(one for group in derived for one in group)]
-        self.slots = tuple(dict.fromkeys(s for one in every for s in one.slots if not s.dynamic))
+        every = [*templates.templates, *(template for group in derived for template in group)]
+        self.slots = tuple(dict.fromkeys(s for template in every for s in template.slots if not s.dynamic))
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
-        self.wrong_plans = tuple(tuple(_Plan.of(one, numbers) for one in group) for group in derived)
+        self.wrong_plans = tuple(tuple(_Plan.of(template, numbers) for template in group) for group in derived)
         self.dependent: dict[str, list[_Plan]] = {}
         for plan in [*self.plans, *(plan for group in self.wrong_plans for plan in group)]:
             for name in plan.types:
@@ -207,13 +207,13 @@ class Menu:
 
     def values(self, prompt: Prompt) -> tuple[Value, ...]:
         """Return the values of all templates' slots for a prompt, in the order of `slots`."""
-        known = self._known.get(prompt.text)
-        if known is None:
+        cached = self._known.get(prompt.text)
+        if cached is None:
             if len(self._known) >= _MAX_PROMPTS:
                 self._known.clear()
-            known = tuple(prompt.value(slot, self.templates.dictionaries) for slot in self.slots)
-            self._known[prompt.text] = known
-        return known
+            cached = tuple(prompt.value(slot, self.templates.dictionaries) for slot in self.slots)
+            self._known[prompt.text] = cached
+        return cached
 
     def candidates(self, prompt: str, turns: Sequence[tuple[str, str]] = ()) -> list[Candidate]:
         """Return the menu after some turns.
@@ -275,7 +275,7 @@ class MenuSession:
         for plan, wrong in zip(menu.plans, menu.wrong_plans, strict=True):
             if self._fits(plan, values):
                 self._open.append(plan)
-                fitting = [one for one in wrong if self._fits(one, values)]
+                fitting = [wrong_plan for wrong_plan in wrong if self._fits(wrong_plan, values)]
                 at = start % max(1, len(fitting))
                 self._wrong.append(fitting[at:] + fitting[:at])
         self._filled: dict[_Plan, list[Candidate]] = {}
@@ -299,35 +299,35 @@ class MenuSession:
     def candidates(self) -> list[Candidate]:
         """Return at most `PLACES` different actions that the agent has not taken yet, in an order without meaning."""
         done = set(self.view.actions)
-        found: dict[str, Candidate] = {}
+        by_text: dict[str, Candidate] = {}
         filled = [self._candidates(plan) for plan in self._open]
-        _take_turns(filled, found, done)
-        if self._distractors and len(found) < PLACES:
+        _take_turns(filled, by_text, done)
+        if self._distractors and len(by_text) < PLACES:
             right = {candidate.text for candidates in filled for candidate in candidates}
             wrong = [
                 self._wrong_candidates(group, right) for group, good in zip(self._wrong, filled, strict=True) if good
             ]
-            _take_turns(wrong, found, done)
-        return sorted(found.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
+            _take_turns(wrong, by_text, done)
+        return sorted(by_text.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
 
     def _wrong_candidates(self, plans: Sequence[_Plan], right: Container[str]) -> list[Candidate]:
         """Return distractors of one template."""
-        found: dict[str, Candidate] = {}
+        by_text: dict[str, Candidate] = {}
         for plan in plans:
             options = [candidate for candidate in self._candidates(plan) if candidate.text not in right]
             if options:
                 chosen = options[crc32(plan.template.shape.encode()) % len(options)]
-                found.setdefault(chosen.text, chosen)
-            if len(found) == self._distractors:
+                by_text.setdefault(chosen.text, chosen)
+            if len(by_text) == self._distractors:
                 break
-        return list(found.values())
+        return list(by_text.values())
 
     def _candidates(self, plan: _Plan) -> list[Candidate]:
         """Return the fillings of a template; they change only with the answers that they depend on."""
-        known = self._filled.get(plan)
-        if known is None:
-            known = self._filled[plan] = list(self._fillings(plan, self._static[plan]))
-        return known
+        cached = self._filled.get(plan)
+        if cached is None:
+            cached = self._filled[plan] = list(self._fillings(plan, self._static[plan]))
+        return cached
 
     def _fillings(self, plan: _Plan, static: list[Any]) -> Iterator[Candidate]:
         template = plan.template
@@ -349,12 +349,12 @@ class MenuSession:
         return None if value is None else slot.write(value)
 
 
-def _take_turns(groups: Sequence[Sequence[Candidate]], found: dict[str, Candidate], done: Collection[str]) -> None:
+def _take_turns(groups: Sequence[Sequence[Candidate]], chosen: dict[str, Candidate], done: Collection[str]) -> None:
     """Add candidates of each group in turn, until the menu is full."""
     turn = 0
     while groups := [candidates for candidates in groups if turn < len(candidates)]:
         for candidates in groups:
             candidate = candidates[turn]
-            if candidate.text not in done and len(found) < PLACES:
-                found.setdefault(candidate.text, candidate)
+            if candidate.text not in done and len(chosen) < PLACES:
+                chosen.setdefault(candidate.text, candidate)
         turn += 1

@@ -43,17 +43,17 @@ class Prompt:
         self.now_time = now.group(2) if now else ""
         body = text[now.end() :].partition("\n")[2] if now else text
         self.body = body
-        self.dates = [day for found in _DATE.findall(body) if (day := parse_day(found))]
+        self.dates = [day for date_text in _DATE.findall(body) if (day := parse_day(date_text))]
         self.times: list[str] = _TIME.findall(body)
-        self.numbers = [int(found) for found in _NUMBER.findall(body)]
+        self.numbers = [int(digits) for digits in _NUMBER.findall(body)]
         mentions = [(bool(m.group(1)), _DAYS.index(m.group(2)), bool(m.group(3))) for m in _WEEKDAY.finditer(body)]
         self.weekdays = {day for _, day, _ in mentions}
         self.next_days = [(day, later) for following, day, later in mentions if following or later]
         self.references: dict[str, list[str]] = {}
         for kind, key in _REFERENCE.findall(body):
-            known = self.references.setdefault(kind, [])
-            if key not in known:
-                known.append(key)
+            references = self.references.setdefault(kind, [])
+            if key not in references:
+                references.append(key)
         self.words = re.findall(r"[\w'-]+", body)
         self.word_set = frozenset(self.words)
         self.next_dates = [day.isoformat() for i in range(len(self.next_days)) if (day := self._base("weekday", i))]
@@ -77,8 +77,8 @@ class Prompt:
         if kind == "text":
             return self._text(*args)
         if kind == "word_value":
-            known = dictionaries[args[0]]
-            return next((known[word] for word in self.words if word in known), None)
+            dictionary = dictionaries[args[0]]
+            return next((dictionary[word] for word in self.words if word in dictionary), None)
         if kind == "reference":
             ids = self.references.get(args[0], [])
             if args[1] >= len(ids):
@@ -89,8 +89,8 @@ class Prompt:
         return self._date(*args)
 
     def _text(self, mode: str, left: str, right: str) -> Value:
-        found = _pattern(mode, left, right).search(self.body)
-        return found.group(1) if found else None
+        match = _pattern(mode, left, right).search(self.body)
+        return match.group(1) if match else None
 
     def _date(self, base: str, index: int, numbers: tuple[int, ...], days: int, time: int | str | None) -> Value:
         day = self._base(base, index)
@@ -204,28 +204,28 @@ def _contexts(body: str, start: int, end: int) -> Iterator[tuple[str, str, str]]
 
 
 def _lefts(text: str) -> list[str]:
-    tokens, found, pattern, words = _TOKEN.findall(text), [], "", 0
+    tokens, contexts, pattern, words = _TOKEN.findall(text), [], "", 0
     for token in reversed(tokens):
         variable = token[:1].isupper() or token[:1].isdigit()
         literal = re.escape(token)
         if not token.isspace():
             words += 1
-            found.append(literal + pattern)
+            contexts.append(literal + pattern)
         pattern = (r"\S+?" if variable and token != "Dr" else literal) + pattern
         if words == _MAX_LEFT or "\n" in token:
             break
-    return found
+    return contexts
 
 
 def _rights(text: str) -> list[str]:
-    tokens, found, pattern, words = _TOKEN.findall(text), [], "", 0
+    tokens, contexts, pattern, words = _TOKEN.findall(text), [], "", 0
     for token in tokens:
         if token[:1].isupper() or token[:1].isdigit():
             break
         pattern += re.escape(token)
         if token == "\n" or not token.isspace():
             words += 1
-            found.append(pattern)
+            contexts.append(pattern)
         if words == _MAX_RIGHT or "\n" in token:
             break
-    return found
+    return contexts

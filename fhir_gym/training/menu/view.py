@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.episode import read_response
+from fhir_gym.observations import read_response
 from fhir_gym.training.menu.prompt import Prompt, read_prompt
 from fhir_gym.training.menu.templates import Variable
 
@@ -172,29 +172,31 @@ class View:
             self.versions[seen.type] = turn + 1
 
     def _add_bundle(self, action: str, bundle: dict[str, Any], turn: int) -> None:
-        given, total = bundle.get("entry"), bundle.get("total")
-        entries = [e for e in given if isinstance(e, dict)] if isinstance(given, list) else []
+        entry_list, total = bundle.get("entry"), bundle.get("total")
+        entries = [e for e in entry_list if isinstance(e, dict)] if isinstance(entry_list, list) else []
         entries = [entry for entry in entries if _is_resource(entry.get("resource"))]
-        found: list[Seen] = []
+        resources: list[Seen] = []
         for position, entry in enumerate(entries):
             data, search = entry["resource"], entry.get("search")
             mode = search.get("mode", "") if isinstance(search, dict) else ""
-            found.append(Seen(data["resourceType"], data["id"], data, turn, position, len(entries), mode, found))
-        self.last, self.last_total = tuple(found), total if isinstance(total, int) else None
+            resources.append(
+                Seen(data["resourceType"], data["id"], data, turn, position, len(entries), mode, resources)
+            )
+        self.last, self.last_total = tuple(resources), total if isinstance(total, int) else None
         searched = searched_type(action)
         if searched:
-            matches = tuple(seen for seen in found if seen.type == searched)
+            matches = tuple(seen for seen in resources if seen.type == searched)
             self.versions[searched] = turn + 1
             self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
 
     def pointers(self, variable: Variable) -> list[Pointer]:
         """Return the possible targets of a variable, in the order of the answers."""
         version = self.versions.get(variable.type, 0)
-        known = self._pointers.get(variable)
-        if known is None or known[0] != version:
-            known = version, list(self._find(variable)) if version else []
-            self._pointers[variable] = known
-        return known[1]
+        cached = self._pointers.get(variable)
+        if cached is None or cached[0] != version:
+            cached = version, list(self._find(variable)) if version else []
+            self._pointers[variable] = cached
+        return cached[1]
 
     def _find(self, variable: Variable) -> Iterator[Pointer]:
         seen_references = set()
@@ -205,10 +207,10 @@ class View:
                 yield Pointer(seen, seen.reference, seen.data)
                 continue
             for link in seen.links:
-                known = (link.reference, id(link.element))
+                link_key = (link.reference, id(link.element))
                 fits = link.path == variable.path and _target(link.reference) == variable.target
-                if fits and known not in seen_references:
-                    seen_references.add(known)
+                if fits and link_key not in seen_references:
+                    seen_references.add(link_key)
                     yield Pointer(seen, link.reference, link.element)
 
 

@@ -68,8 +68,8 @@ def generate(seed: int = 0, size: Size = FULL) -> Iterator[Resource]:
     done, diagnosed, prescribed = (
         _apportioned(total, weights) for total in (size.procedures, size.conditions, size.medications)
     )
-    for number, (patient, segments, found) in enumerate(_measured(seed, size, patients)):
-        for reading in _rng(seed, "order", patient).shuffled(found):
+    for number, (patient, segments, measurements) in enumerate(_measured(seed, size, patients)):
+        for reading in _rng(seed, "order", patient).shuffled(measurements):
             yield observations.observation(ids.new("OBS"), patient.person, reading)
         yield from charts.procedure_resources(_rng(seed, "procedures", patient), ids, patient, segments, done[number])
         yield from charts.condition_resources(
@@ -82,8 +82,8 @@ def generate(seed: int = 0, size: Size = FULL) -> Iterator[Resource]:
 
 def cohort_measurements(seed: int = 0, size: Size = FULL) -> Iterator[tuple[Patient, list[Measurement]]]:
     """Yield the measurements of each patient, from which the Observations are built."""
-    for patient, _, found in _measured(seed, size, _patients(seed, size)):
-        yield patient, found
+    for patient, _, measurements in _measured(seed, size, _patients(seed, size)):
+        yield patient, measurements
 
 
 def _patients(seed: int, size: Size) -> list[Patient]:

@@ -181,20 +181,20 @@ def condition_resources(
     rng: SeededRandom, ids: IdSequence, patient: Patient, segments: Sequence[Segment], count: int
 ) -> Iterator[Resource]:
     """Yield `count` Conditions: encounter diagnoses; the first Condition of a disease may be a problem list item."""
-    known: set[str] = set()
+    codes: set[str] = set()
     acute: dict[Segment, list[tuple[tuple[str, str], int]]] = {}
     fitting = [
         entry for entry in DIAGNOSES if entry[1] <= patient.person.age() and entry[2] in (None, patient.person.sex)
     ]
     chronic = [_CHRONIC[key].icd for key in patient.diseases]
-    for segment, minute in sorted(_occasions(rng, segments, count), key=lambda one: one[1]):
+    for segment, minute in sorted(_occasions(rng, segments, count), key=lambda occasion: occasion[1]):
         if segment not in acute:
             drawn = rng.some(fitting, rng.between(1, 2) if not segment.stay else rng.between(3, 7))
             acute[segment] = [(icd, weight) for icd, _, _, weight in drawn]
         lasting = bool(chronic) and rng.percent(45)
         code, title = rng.one(chronic) if lasting else rng.weighted(acute[segment])
-        listed = code not in known and (lasting or rng.percent(30))
-        known.add(code)
+        listed = code not in codes and (lasting or rng.percent(30))
+        codes.add(code)
         over = not lasting and not segment.present
         yield _condition(ids.new("CON"), patient, (code, title), minute, listed=listed, over=over)
 

@@ -62,7 +62,7 @@ def moment(minute: int) -> str:
 def observation(ident: str, person: Demographics, reading: Measurement) -> Resource:
     """Build the Observation of a measurement."""
     category, code = _named(reading.base)
-    found: Resource = {
+    resource: Resource = {
         "resourceType": "Observation",
         "id": ident,
         "status": reading.status,
@@ -74,19 +74,19 @@ def observation(ident: str, person: Demographics, reading: Measurement) -> Resou
     }
     value = reading.value
     if value is None:
-        found["dataAbsentReason"] = _ABSENT
+        resource["dataAbsentReason"] = _ABSENT
     elif isinstance(value, tuple):
-        found["valueString"] = f"{value[0]}/{value[1]} mmHg"
+        resource["valueString"] = f"{value[0]}/{value[1]} mmHg"
     elif reading.base in VITALS:
         sign = VITALS[reading.base]
-        found["valueQuantity"] = r4.quantity(decimal(value, sign.digits), *sign.unit)
+        resource["valueQuantity"] = r4.quantity(decimal(value, sign.digits), *sign.unit)
     else:
-        found["valueQuantity"] = _amount(reading.base, value, other_unit=reading.other_unit)
+        resource["valueQuantity"] = _amount(reading.base, value, other_unit=reading.other_unit)
         flag = _flag(reading.base, person, value)
         if flag:  # laboratories do not flag normal values
             concept = r4.hl7_concept("v3-ObservationInterpretation", flag, _FLAGS[flag])
-            found["interpretation"] = [concept]
-    return found
+            resource["interpretation"] = [concept]
+    return resource
 
 
 @cache

@@ -121,7 +121,7 @@ def _present(rng: SeededRandom, patient: Patient, quota: int) -> Segment:
 
 def _earlier(rng: SeededRandom, patient: Patient, quota: int) -> list[tuple[bool, int, int]]:
     """Draw earlier stays and visits, which share `quota` observations, as (is stay, minutes, observations)."""
-    found: list[tuple[bool, int, int]] = []
+    earlier: list[tuple[bool, int, int]] = []
     while quota > 0:
         if rng.percent(45):
             budget, length, stay = rng.between(3, 12), 60, False
@@ -132,18 +132,18 @@ def _earlier(rng: SeededRandom, patient: Patient, quota: int) -> list[tuple[bool
             if budget > quota:
                 length = max(6 * 60, length * quota // budget)
         budget = min(budget, quota)
-        found.append((stay, length, budget))
+        earlier.append((stay, length, budget))
         quota -= budget
-    return _fitting(rng, patient, found)
+    return _fitting(rng, patient, earlier)
 
 
 def _fitting(
-    rng: SeededRandom, patient: Patient, found: Sequence[tuple[bool, int, int]]
+    rng: SeededRandom, patient: Patient, spans: Sequence[tuple[bool, int, int]]
 ) -> list[tuple[bool, int, int]]:
     """Shuffle the segments; if they do not fit into the record, shorten all in proportion."""
     room = (SPAN - 15 * DAY - patient.begin) * 3 // 4
-    needed = sum(length for _, length, _ in found)
+    needed = sum(length for _, length, _ in spans)
     return [
         (stay, min(length, length * room // needed) if needed > room else length, budget)
-        for stay, length, budget in rng.shuffled(found)
+        for stay, length, budget in rng.shuffled(spans)
     ]

@@ -45,28 +45,28 @@ _Draw = tuple[int, tuple[str, ...]]
 def draw_measurements(rng: SeededRandom, patient: Patient, segments: Sequence[Segment]) -> list[Measurement]:
     """Draw all measurements of a patient; each segment gets exactly its number of observations."""
     body = Physiology(rng, patient)
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for segment in segments:
         body.enter(segment)
-        found += _segment(rng, patient, body, segment)
-    return found
+        measurements += _segment(rng, patient, body, segment)
+    return measurements
 
 
 def _segment(rng: SeededRandom, patient: Patient, body: Physiology, segment: Segment) -> list[Measurement]:
     draws = list(_stay_draws(rng, patient, segment) if segment.stay else _visit_draws(rng, patient, segment))
     draws = [draw for draw in draws if segment.start <= draw[0] <= min(segment.end, LATEST - _QUICKEST)]
     draws += _repeats(rng, draws, min(segment.end, LATEST - _QUICKEST))
-    found = [reading for moment, bases in draws for base in bases for reading in _results(rng, body, base, moment)]
+    readings = [reading for moment, bases in draws for base in bases for reading in _results(rng, body, base, moment)]
     if segment.present:
         anchor = _anchor(rng, body, segment)
-        found = [anchor, *_thinned(rng, found, (segment.budget - 1) * 7 // 10)]
+        readings = [anchor, *_thinned(rng, readings, (segment.budget - 1) * 7 // 10)]
     else:
-        found = _thinned(rng, found, segment.budget * 7 // 10)
-    return found + list(_signs(rng, body, segment, segment.budget - len(found)))
+        readings = _thinned(rng, readings, segment.budget * 7 // 10)
+    return readings + list(_signs(rng, body, segment, segment.budget - len(readings)))
 
 
-def _thinned(rng: SeededRandom, found: list[Measurement], most: int) -> list[Measurement]:
-    return found if len(found) <= most else rng.some(found, max(0, most))
+def _thinned(rng: SeededRandom, measurements: list[Measurement], most: int) -> list[Measurement]:
+    return measurements if len(measurements) <= most else rng.some(measurements, max(0, most))
 
 
 def _anchor(rng: SeededRandom, body: Physiology, segment: Segment) -> Measurement:

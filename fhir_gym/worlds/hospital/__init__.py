@@ -75,12 +75,12 @@ def _record(
     yield from problems.family_history_resources(rng("family history"), ids, person)
     seen = visits.draw_visits(rng("visits"), ids, person, staff)
     yield from (visits.encounter_resource(visit) for visit in seen)
-    found = problems.draw_diseases(rng("problems"), person, seen)
-    yield from problems.condition_resources(ids, person, found)
-    yield from treatments.medication_resources(rng("medications"), ids, person, found, doctor)
-    yield from treatments.procedure_resources(rng("procedures"), ids, person, seen, found)
+    diagnoses = problems.draw_diseases(rng("problems"), person, seen)
+    yield from problems.condition_resources(ids, person, diagnoses)
+    yield from treatments.medication_resources(rng("medications"), ids, person, diagnoses, doctor)
+    yield from treatments.procedure_resources(rng("procedures"), ids, person, seen, diagnoses)
     for number, visit in enumerate(seen):
-        ailing = [problem.disease.key for problem in found if problem.recorded <= visit.until]
+        ailing = [problem.disease.key for problem in diagnoses if problem.recorded <= visit.until]
         yield from _measurements(SeededRandom(seed, "measurements", person.mrn, number), ids, visit, ailing)
     yield from orders.plan_resources(rng("plans"), ids, person, seen)
 

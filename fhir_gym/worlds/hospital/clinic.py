@@ -122,14 +122,14 @@ def clinicians(seed: int) -> tuple[Clinician, ...]:
     rng = SeededRandom(seed, "clinicians")
     families = rng.some(FAMILY, len(_SPECIALTIES) - 1)
     families.append(families[0])  # two doctors share a family name, as in many clinics
-    found: list[Clinician] = []
+    drawn: list[Clinician] = []
     for number, (family, specialty) in enumerate(zip(families, _SPECIALTIES, strict=True)):
         sex = "female" if (number + seed) % 2 else "male"
         given = given_name(rng, sex)
-        while any((given, family) == (other.given, other.family) for other in found):
+        while any((given, family) == (other.given, other.family) for other in drawn):
             given = given_name(rng, sex)
-        found.append(Clinician(_ids("PRA")[number], given, family, sex, specialty, number))
-    return tuple(found)
+        drawn.append(Clinician(_ids("PRA")[number], given, family, sex, specialty, number))
+    return tuple(drawn)
 
 
 def _departments() -> tuple[str, ...]:

@@ -187,11 +187,11 @@ def cohort(
 def _person(rng: SeededRandom, mrn: str, sex: str, families: tuple[str, ...], ages: Ages) -> Demographics:
     low, high = rng.weighted(ages)
     born = years_before(NOW.date(), rng.between(low, high)) - timedelta(days=rng.between(0, 364))
-    given = [given_name(rng, sex)]
+    givens = [given_name(rng, sex)]
     if rng.percent(25):
-        given.append(rng.one([name for name in (FEMALE if sex == "female" else MALE) if name != given[0]]))
+        givens.append(rng.one([name for name in (FEMALE if sex == "female" else MALE) if name != givens[0]]))
     home = address(rng)
-    return Demographics(mrn, rng.one(families), tuple(given), sex, born, home, telephone(rng, home["city"]))
+    return Demographics(mrn, rng.one(families), tuple(givens), sex, born, home, telephone(rng, home["city"]))
 
 
 def mrn_identifier(mrn: str) -> dict[str, Any]:

@@ -141,12 +141,12 @@ def medication_resources(
     rng: SeededRandom, ids: IdSequence, person: Demographics, problems: Sequence[PatientDiagnosis], doctor: Clinician
 ) -> Iterator[Resource]:
     """Yield MedicationRequests for the patient's diseases, with renewals and stopped medications."""
-    given: set[str] = set()
+    drugs: set[str] = set()
     for problem in problems:
         for drug in DRUGS:
-            if problem.disease.key not in drug.treats or drug.name in given or not rng.percent(65):
+            if problem.disease.key not in drug.treats or drug.name in drugs or not rng.percent(65):
                 continue
-            given.add(drug.name)
+            drugs.add(drug.name)
             adviser = problem.visit.doctor if problem.visit else doctor
             yield from _prescriptions(rng, ids, person, drug, problem, adviser)
 

@@ -21,9 +21,9 @@ TIPS = st.lists(st.builds(tip, WORDS.map(" ".join), st.sampled_from(["Patient", 
 @given(TIPS)
 def test_nothing_is_lost_and_the_order_is_kept(given: list[Reflection]) -> None:
     kept = Deduplicator().merge(given)
-    assert sum(one.support for one in kept) == len(given)
-    plain = [one.model_copy(update={"support": 1}) for one in kept]
-    positions = [given.index(one) for one in plain]
+    assert sum(reflection.support for reflection in kept) == len(given)
+    plain = [reflection.model_copy(update={"support": 1}) for reflection in kept]
+    positions = [given.index(reflection) for reflection in plain]
     assert positions == sorted(positions)
 
 
@@ -38,12 +38,12 @@ def test_merging_twice_changes_nothing(given: list[Reflection]) -> None:
 @given(TIPS)
 def test_only_equal_texts_are_merged_without_a_threshold(given: list[Reflection]) -> None:
     kept = Deduplicator(threshold=2.0).merge(given)
-    assert len(kept) == len({(one.resource_type, one.text) for one in given})
+    assert len(kept) == len({(reflection.resource_type, reflection.text) for reflection in given})
 
 
 def test_case_and_punctuation_do_not_matter() -> None:
     kept = Deduplicator(threshold=2.0).merge([tip("Search by family, given!"), tip("search by FAMILY given")])
-    assert [(one.text, one.support) for one in kept] == [("Search by family, given!", 2)]
+    assert [(reflection.text, reflection.support) for reflection in kept] == [("Search by family, given!", 2)]
 
 
 def test_nearly_equal_texts_are_merged() -> None:

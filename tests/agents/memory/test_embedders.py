@@ -50,9 +50,9 @@ def endpoint() -> EndpointEmbedder:
 
 def test_an_endpoint_gets_the_texts_in_batches(server: Server) -> None:
     texts = [f"text {number}" for number in range(70)]
-    found = endpoint().embed(texts)
-    assert np.allclose(found, HashedEmbedder(16).embed(texts))
-    assert [len(one["input"]) for one in server.requests] == [64, 6]
+    array = endpoint().embed(texts)
+    assert np.allclose(array, HashedEmbedder(16).embed(texts))
+    assert [len(request["input"]) for request in server.requests] == [64, 6]
     assert server.requests[0]["url"] == "http://embed.example/v1/embeddings"
     assert server.requests[0]["headers"] == {"Authorization": "Bearer secret"}
 

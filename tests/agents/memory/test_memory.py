@@ -58,26 +58,32 @@ def test_a_saved_memory_is_read_back_equal(tmp_path_factory: pytest.TempPathFact
 @given(reflections, st.sampled_from(["Patient", "Slot", "Task"]), st.sampled_from(OPERATIONS), st.integers(0, 9))
 def test_micro_retrieval_is_exact(given: list[Reflection], resource_type: str, operation: str, k: int) -> None:
     found = Memory(given).micro(resource_type, operation, k)
-    all_of_pair = [one for one in given if (one.resource_type, one.operation) == (resource_type, operation)]
+    all_of_pair = [
+        reflection
+        for reflection in given
+        if (reflection.resource_type, reflection.operation) == (resource_type, operation)
+    ]
     assert len(found) == min(k, len(all_of_pair))
-    assert all(one in all_of_pair for one in found)
-    assert [one.support for one in found] == sorted((one.support for one in all_of_pair), reverse=True)[:k]
+    assert all(reflection in all_of_pair for reflection in found)
+    assert [reflection.support for reflection in found] == sorted(
+        (reflection.support for reflection in all_of_pair), reverse=True
+    )[:k]
 
 
 @settings(max_examples=25)
 @given(reflections, texts, st.integers(0, 9))
 def test_macro_retrieval_orders_by_similarity(given: list[Reflection], task: str, k: int) -> None:
     found = Memory(given).macro(task, k)
-    macros = [one for one in given if one.kind == "macro"]
+    macros = [reflection for reflection in given if reflection.kind == "macro"]
     assert len(found) == min(k, len(macros))
     scores = [score for _, score in found]
     assert scores == sorted(scores, reverse=True)
     assert all(-1.000001 <= score <= 1.000001 for score in scores)
     embed = HashedEmbedder().embed
-    rest = [one for one in macros if one not in [other for other, _ in found]]
+    rest = [reflection for reflection in macros if reflection not in [other for other, _ in found]]
     query = embed([task])[0]
-    for one in rest:  # nothing that was left out is more similar
-        assert not scores or float(embed([str(one.situation)])[0] @ query) <= scores[-1] + 1e-5
+    for reflection in rest:  # nothing that was left out is more similar
+        assert not scores or float(embed([str(reflection.situation)])[0] @ query) <= scores[-1] + 1e-5
 
 
 def test_the_most_similar_situation_comes_first() -> None:
@@ -89,7 +95,7 @@ def test_the_most_similar_situation_comes_first() -> None:
 
 def test_support_breaks_ties() -> None:
     memory = Memory([macro("Same task.", "a"), macro("Same task.", "b", support=3)])
-    assert [one.text for one, _ in memory.macro("same task", 2)] == ["b", "a"]
+    assert [reflection.text for reflection, _ in memory.macro("same task", 2)] == ["b", "a"]
 
 
 @pytest.mark.parametrize("name", ["search", "Search", "searchResources", " search "])

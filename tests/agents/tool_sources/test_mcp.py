@@ -205,6 +205,6 @@ def test_a_command_that_dies_or_hangs(tmp_path: Path) -> None:
         assert time.monotonic() - start < 15
         connections = tools._connections
         await tools.aclose()
-        assert len(connections) >= 1 and all(one.closed for one in connections)
+        assert len(connections) >= 1 and all(connection.closed for connection in connections)
 
     asyncio.run(go())

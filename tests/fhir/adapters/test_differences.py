@@ -57,7 +57,7 @@ def plain(response: httpx.Response) -> dict[str, str]:
 
 def only_reads(request: httpx.Request) -> bool:
     entries = json.loads(request.content or b"{}").get("entry", [])
-    return bool(entries) and all(one["request"]["method"] == "GET" for one in entries)
+    return bool(entries) and all(entry["request"]["method"] == "GET" for entry in entries)
 
 
 def also_writes(meddler: Meddler, request: httpx.Request) -> httpx.Response:

@@ -42,14 +42,14 @@ class Refuser(httpx.HTTPTransport):
         body = json.loads(request.content or b"{}")
         entries = body.get("entry", [])
         if self.reads:
-            only_reads = entries and all(one["request"]["method"] == "GET" for one in entries)
+            only_reads = entries and all(entry["request"]["method"] == "GET" for entry in entries)
             return request.url.path.endswith(self.name) or bool(only_reads)
-        return body.get("type") == "transaction" and self.name in [one["request"]["url"] for one in entries]
+        return body.get("type") == "transaction" and self.name in [entry["request"]["url"] for entry in entries]
 
     def _batch(self, request: httpx.Request) -> httpx.Response:
         """Run a batch without the entries that are refused."""
         entries = json.loads(request.content).get("entry", [])
-        wrong = [n for n, one in enumerate(entries) if one["request"] == {"method": "PUT", "url": self.name}]
+        wrong = [n for n, entry in enumerate(entries) if entry["request"] == {"method": "PUT", "url": self.name}]
         for number in wrong:
             entries[number] = {"request": {"method": "GET", "url": "Patient/nobody"}}
         content = json.dumps({"resourceType": "Bundle", "type": json.loads(request.content)["type"], "entry": entries})

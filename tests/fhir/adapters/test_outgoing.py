@@ -77,7 +77,10 @@ def answer(response: Response) -> Any:
 
 
 def log(response: Response) -> list[Any]:
-    return [(one.kind, one.effect, one.status // 100, one.entry) for one in response.done]
+    return [
+        (interaction.kind, interaction.effect, interaction.status // 100, interaction.entry)
+        for interaction in response.done
+    ]
 
 
 UNSENDABLE = ("dots as an id", "a dot as an id", "a version with a sign")

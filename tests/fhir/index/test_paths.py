@@ -60,10 +60,10 @@ def test_unsupported_expressions_are_refused(expression: str) -> None:
 def test_every_parameter_of_every_type_compiles_to_distinct_numbers() -> None:
     seen: set[int] = set()
     for resource_type in RESOURCE_TYPES:
-        found = index_spec(resource_type)
+        spec = index_spec(resource_type)
         simple = {n for n, p in search_parameters(resource_type).items() if p.type not in ("composite", "special")}
-        assert set(found.fields) == simple - {"_id", "_lastUpdated", "_source"}
-        numbers = {pid for _, _, pid in found.indexed}
+        assert set(spec.fields) == simple - {"_id", "_lastUpdated", "_source"}
+        numbers = {pid for _, _, pid in spec.indexed}
         assert not numbers & seen
         assert all(0 < n < 2**15 for n in numbers)
         seen |= numbers

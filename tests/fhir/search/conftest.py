@@ -107,8 +107,8 @@ class Client:
         path, _, query = url.partition("?")
         response = self.session.handle(Request("GET", path, quote(query, safe="=&%,:$|*+"), headers))
         assert response.status == 200, response.text
-        found: dict[str, Any] = response.json()
-        return found
+        bundle: dict[str, Any] = response.json()
+        return bundle
 
     def ids(self, url: str) -> list[str]:
         """Return the ids of the matches, in order."""

@@ -69,9 +69,9 @@ def test_as_many_links_as_are_promised(clinic: World, links: int) -> None:
 @pytest.mark.parametrize("terms", [10, 30, 50])
 @pytest.mark.parametrize("word", ["or", "and"])
 def test_long_filters(clinic: World, terms: int, word: str) -> None:
-    one = ["gender%20eq%20male", "family%20eq%20Smith"]
-    text = f"%20{word}%20".join((one * terms)[:terms])
+    filters = ["gender%20eq%20male", "family%20eq%20Smith"]
+    text = f"%20{word}%20".join((filters * terms)[:terms])
     with clinic.session() as session:
         long = session.handle(Request("GET", "/Patient", f"_filter={text}")).json()
-        short = session.handle(Request("GET", "/Patient", f"_filter={f'%20{word}%20'.join(one)}")).json()
+        short = session.handle(Request("GET", "/Patient", f"_filter={f'%20{word}%20'.join(filters)}")).json()
     assert [e["resource"]["id"] for e in long["entry"]] == [e["resource"]["id"] for e in short["entry"]]

@@ -416,8 +416,8 @@ def test_errors(resource: Any, path: str, beginning: str) -> None:
     ],
 )
 def test_advice_is_no_error(resource: Any, severity: str, beginning: str) -> None:
-    found = validate(resource)
-    assert any((issue.severity, issue.text.startswith(beginning)) == (severity, True) for issue in found), list(found)
+    issues = validate(resource)
+    assert any((issue.severity, issue.text.startswith(beginning)) == (severity, True) for issue in issues), list(issues)
 
 
 def test_codes_are_compared_as_their_system_says() -> None:

@@ -64,7 +64,7 @@ def test_what_is_no_unit(code: str) -> None:
 def test_all_units_of_hl7s_value_sets_are_units() -> None:
     sets = ["ucum-bodylength", "ucum-bodytemp", "ucum-bodyweight", "ucum-vitals-common", "age-units", "units-of-time"]
     listed = [value_set(f"http://hl7.org/fhir/ValueSet/{name}") or {} for name in sets]
-    codes = {code for one in listed for code in one.get("http://unitsofmeasure.org", ())}
+    codes = {code for codes_of in listed for code in codes_of.get("http://unitsofmeasure.org", ())}
     assert len(codes) > 5
     assert [code for code in codes if not is_unit(code)] == []
 

@@ -35,16 +35,16 @@ CHECKS = ("answer", "nothing else changed")
     ],
 )
 def test_replies(reply: str, success: bool, expected: str) -> None:
-    found = read_opinion(reply, success=success, checks=CHECKS)
-    assert found.opinion == expected
-    assert bool(found.problem) == (expected == "unreadable")
+    opinion = read_opinion(reply, success=success, checks=CHECKS)
+    assert opinion.opinion == expected
+    assert bool(opinion.problem) == (expected == "unreadable")
 
 
 def test_the_parts_of_a_reply_are_checked_and_short() -> None:
     reply = {"opinion": "agreement", "check": "answer", "reason": "x" * 5_000, "evidence": {"y": "z" * 5_000}}
-    found = read_opinion(json.dumps(reply), success=True, checks=CHECKS)
-    assert found.check == "answer"
-    assert len(found.reason) == MAX_REASON and len(found.evidence) == MAX_EVIDENCE
+    opinion = read_opinion(json.dumps(reply), success=True, checks=CHECKS)
+    assert opinion.check == "answer"
+    assert len(opinion.reason) == MAX_REASON and len(opinion.evidence) == MAX_EVIDENCE
     assert read_opinion('{"opinion": "agreement", "check": "other"}', success=True, checks=CHECKS).check == ""
 
 

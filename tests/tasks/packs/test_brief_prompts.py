@@ -76,7 +76,9 @@ def test_the_reference_solutions_succeed_and_the_record_names_the_phrasing(hospi
     played = run(CLINIC, "gold", tasks=keys, variations=[5], phrasing="brief", world=hospital)
     write_rollouts(tmp_path / "r.jsonl", played)
     rollouts = list(read_rollouts(tmp_path / "r.jsonl"))
-    assert [(one.task.key, one.task.phrasing, one.success) for one in rollouts] == [(k, "brief", True) for k in keys]
+    assert [(rollout.task.key, rollout.task.phrasing, rollout.success) for rollout in rollouts] == [
+        (k, "brief", True) for k in keys
+    ]
     assert "Please cancel the waitlist entry of" in rollouts[-1].prompt
 
 

@@ -33,29 +33,29 @@ def moment(text: str) -> datetime:
 
 
 def of_type(setup: Sequence[Resource], *types: str) -> list[Resource]:
-    return [one for one in setup if one["resourceType"] in types]
+    return [resource for resource in setup if resource["resourceType"] in types]
 
 
 def appointment_faults(setup: Sequence[Resource], now: datetime, keeps_slot: bool) -> Iterator[str]:
     by_slot: dict[str, list[str]] = defaultdict(list)
-    for one in of_type(setup, "Appointment"):
-        status, start = one["status"], one.get("start")
+    for appointment in of_type(setup, "Appointment"):
+        status, start = appointment["status"], appointment.get("start")
         if start and status in OVER and moment(start) > now:
-            yield f"{one['id']} is {status}, but lies in the future"
-        if status == "waitlist" and not keeps_slot and (start or one.get("slot")):
-            yield f"{one['id']} is on the waiting list, but has a time"
-        for slot in one.get("slot", []):
+            yield f"{appointment['id']} is {status}, but lies in the future"
+        if status == "waitlist" and not keeps_slot and (start or appointment.get("slot")):
+            yield f"{appointment['id']} is on the waiting list, but has a time"
+        for slot in appointment.get("slot", []):
             by_slot[slot["reference"]].append(status)
     for slot, statuses in by_slot.items():
-        if len(statuses) > MOST_IN_SLOT or sum(one in ACTIVE for one in statuses) > 1:
+        if len(statuses) > MOST_IN_SLOT or sum(status in ACTIVE for status in statuses) > 1:
             yield f"{slot} has the appointments {statuses}"
 
 
 def slot_faults(setup: Sequence[Resource]) -> Iterator[str]:
     by_schedule: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for one in of_type(setup, "Slot"):
-        if one["status"] != "entered-in-error":
-            by_schedule[one["schedule"]["reference"]].append((one["start"], one["end"]))
+    for slot in of_type(setup, "Slot"):
+        if slot["status"] != "entered-in-error":
+            by_schedule[slot["schedule"]["reference"]].append((slot["start"], slot["end"]))
     for schedule, times in by_schedule.items():
         for (_, end), (start, _) in pairwise(sorted(times)):
             if moment(start) < moment(end):
@@ -68,33 +68,33 @@ def periods(value: Json) -> Iterator[tuple[str, str]]:
             yield value["start"], value["end"]
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from periods(one)
+        for element in value:
+            yield from periods(element)
 
 
 def period_faults(setup: Sequence[Resource], now: datetime) -> Iterator[str]:
-    for one in setup:
-        for start, end in periods(one):
-            if moment(end) < moment(start) and one["resourceType"] != "Encounter":  # I4 asks for such encounters
-                yield f"{one['id']} ends before it starts"
-            if one["resourceType"] in LONGER and moment(start) > now and moment(end) - moment(start) < SHORTEST:
-                yield f"{one['id']} lasts from {start} to {end}"
+    for resource in setup:
+        for start, end in periods(resource):
+            if moment(end) < moment(start) and resource["resourceType"] != "Encounter":  # I4 asks for such encounters
+                yield f"{resource['id']} ends before it starts"
+            if resource["resourceType"] in LONGER and moment(start) > now and moment(end) - moment(start) < SHORTEST:
+                yield f"{resource['id']} lasts from {start} to {end}"
 
 
 def name_faults(setup: Sequence[Resource]) -> Iterator[str]:
     documents = Counter(
-        (one["subject"]["reference"], one["content"][0]["attachment"]["title"])
-        for one in of_type(setup, "DocumentReference")
-        if "subject" in one
+        (document_reference["subject"]["reference"], document_reference["content"][0]["attachment"]["title"])
+        for document_reference in of_type(setup, "DocumentReference")
+        if "subject" in document_reference
     )
     yield from (
         f"{patient} has {count} documents {title}" for (patient, title), count in documents.items() if count > 1
     )
-    for one in of_type(setup, "Patient", "Practitioner", "RelatedPerson"):
-        for name in one.get("name", []):
+    for patient in of_type(setup, "Patient", "Practitioner", "RelatedPerson"):
+        for name in patient.get("name", []):
             given, family = name["given"][0], name["family"]
             if given in _FAMILY or family in (*_GIVEN["female"], *_GIVEN["male"]):
-                yield f"{one['id']} is called {given} {family}"
+                yield f"{patient['id']} is called {given} {family}"
 
 
 @pytest.mark.parametrize(("env", "key"), TASKS)

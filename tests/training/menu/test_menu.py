@@ -131,7 +131,7 @@ def test_features_of_a_menu(templates: Templates, rollouts: list[Rollout]) -> No
 
 
 def test_a_candidate_says_how_it_was_filled(templates: Templates, rollouts: list[Rollout]) -> None:
-    rollout = next(one for one in rollouts if one.task.key == "16c")
+    rollout = next(rollout for rollout in rollouts if rollout.task.key == "16c")
     menu = Menu(templates).candidates(rollout.prompt, [(rollout.turns[0].action, rollout.turns[0].observation)])
     update = next(candidate for candidate in menu if candidate.text == rollout.turns[1].action)
     reference = rollout.turns[1].action.partition("\n")[0].removeprefix("PUT /")

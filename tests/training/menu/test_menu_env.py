@@ -115,7 +115,7 @@ def test_environments_of_one_process_do_not_influence_each_other(templates: Temp
     for _ in range(3):
         first, second = (play(env, variation) for env, variation in zip(envs, (1, 2), strict=True))
         mixed = list(zip_longest(first, second))
-        together = [[one[at] for one in mixed if one[at] is not None] for at in (0, 1)]
+        together = [[pair[at] for pair in mixed if pair[at] is not None] for at in (0, 1)]
         assert together == alone
     for env in envs:
         env.close()
@@ -145,7 +145,7 @@ def test_a_paced_episode_with_options_has_all_distractors(templates: Templates) 
     ]
     for env in envs:
         env.reset(options={"task": "02a", "variation": 1})
-    assert [one.text for one in envs[0].places] == [one.text for one in envs[1].places]
+    assert [place.text for place in envs[0].places] == [place.text for place in envs[1].places]
 
 
 def test_wrong_arguments_are_refused(templates: Templates) -> None:

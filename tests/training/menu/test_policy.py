@@ -73,5 +73,5 @@ def test_training_changes_the_policy_and_a_saved_model_is_the_same(env: MenuEnv,
     model.save(tmp_path / "model")
     again = contrib.MaskablePPO.load(tmp_path / "model")
     seen, _ = env.reset(seed=5)
-    places = [one.predict(seen, action_masks=env.action_masks(), deterministic=True)[0] for one in (model, again)]
+    places = [policy.predict(seen, action_masks=env.action_masks(), deterministic=True)[0] for policy in (model, again)]
     assert places[0] == places[1]

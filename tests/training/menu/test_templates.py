@@ -19,7 +19,7 @@ def test_the_file_keeps_everything(templates: Templates, tmp_path: Path) -> None
     path = tmp_path / "templates.json"
     templates.save(path)
     again = Templates.load(path)
-    assert [one.dump() for one in again.templates] == [one.dump() for one in templates.templates]
+    assert [template.dump() for template in again.templates] == [template.dump() for template in templates.templates]
     assert (again.sources, again.dictionaries) == (templates.sources, templates.dictionaries)
     again.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()

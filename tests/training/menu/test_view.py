@@ -55,7 +55,7 @@ def test_an_entry_with_a_malformed_search_is_read() -> None:
 def test_entries_before_an_entry() -> None:
     patients = [{"resource": PATIENT | {"id": str(number)}} for number in range(3)]
     view = view_of({"resourceType": "Bundle", "entry": patients})
-    assert [[one.id for one in seen.before] for seen in view.last] == [[], ["0"], ["0", "1"]]
+    assert [[seen.id for seen in seen.before] for seen in view.last] == [[], ["0"], ["0", "1"]]
 
 
 def test_the_entries_of_a_large_answer_are_kept_once() -> None:

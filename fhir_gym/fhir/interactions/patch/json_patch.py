@@ -260,12 +260,12 @@ def _set(document: Json, path: tuple[str, ...], value: Json) -> Json:
     return document
 
 
-def _same(one: Json, other: Json) -> bool:
+def _same(first: Json, other: Json) -> bool:
     """Return whether JSON values are equal; numbers compare by value and never equal booleans."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return bool(one == other)
+    if isinstance(first, dict) and isinstance(other, dict):
+        return first.keys() == other.keys() and all(_same(value, other[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(other, list):
+        return len(first) == len(other) and all(map(_same, first, other))
+    if isinstance(first, bool) or isinstance(other, bool):
+        return first is other
+    return bool(first == other)

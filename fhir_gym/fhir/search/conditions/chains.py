@@ -53,11 +53,11 @@ def chain_condition(
     field = scope.field(name.base)
     if not name.chain:
         return NOTHING
-    given = target_type(scope, name.modifier, chained=True)
+    target = target_type(scope, name.modifier, chained=True)
     inner = parse_name(name.chain)
-    types = (given,) if given else parameter.targets
+    types = (target,) if target else parameter.targets
     types_allowed = parameter.targets if field.target is None else (field.target,)
-    if inner.base == "_id" and not inner.chain and not given:
+    if inner.base == "_id" and not inner.chain and not target:
         return NOTHING  # HAPI finds a target by its id only if the chain names the target's type
     fitting = [t for t in types if inner.base == "_has" or inner.base in search_parameters(t)]
     if not fitting:
@@ -65,14 +65,14 @@ def chain_condition(
     parts: list[Condition] = []
     for type_ in fitting:
         below = scope.below(type_, whole)
-        found = compile_(below, name.chain, values)
-        if found is None:
+        condition = compile_(below, name.chain, values)
+        if condition is None:
             return None
         if type_ not in types_allowed or not scope.store.holds(type_):
             continue  # an invalid value is an error for this type too
-        text, ids = ids_query(below, [found])
+        text, ids = ids_query(below, [condition])
         where = f"@.pid {marks(field.pids)} AND @.target_type = ? AND @.target_id IN ({text})"
-        order = chained_order(below, found) if sum(t in types_allowed for t in fitting) == 1 else ()
+        order = chained_order(below, condition) if sum(t in types_allowed for t in fitting) == 1 else ()
         parts.append(
             RowCondition("reference", where, (*field.pids, type_, *ids), rank=15, order=order, precedence=ORDERED)
         )
@@ -103,13 +103,13 @@ def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile)
     field = below.field(link)
     if field.target not in (None, scope.resource_type):
         return NOTHING
-    found = compile_(below, rest, values)
+    condition = compile_(below, rest, values)
     where = f"s.pid {marks(field.pids)} AND s.target_type = ?"
-    text, given = set_query(
-        below, [found] if found else [], "s.target_id", "reference", where, *field.pids, scope.resource_type
+    text, set_values = set_query(
+        below, [condition] if condition else [], "s.target_id", "reference", where, *field.pids, scope.resource_type
     )
     where = f"@.type = ? AND @.deleted = 0 AND @.id IN ({text})"
-    return RowCondition("resource", where, (scope.resource_type, *given), rank=18)
+    return RowCondition("resource", where, (scope.resource_type, *set_values), rank=18)
 
 
 def _unknown(type_: str, rest: str) -> FhirError:
@@ -138,8 +138,8 @@ def composite_condition(
         if len(pieces) < 2 or not all(pieces):
             parts.append(NOTHING)
         else:
-            found = [_part(scope, name, f, p) for f, p in zip(fields, pieces, strict=False)]
-            parts.append(AllOf(tuple(found)))
+            conditions = [_part(scope, name, f, p) for f, p in zip(fields, pieces, strict=False)]
+            parts.append(AllOf(tuple(conditions)))
     whole: Condition = parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
     if modifier == "not":
         return Not(whole)
@@ -150,9 +150,9 @@ def _first_codes(scope: Scope, name: str, field: IndexField, values: list[str]) 
     """Yield an extra condition that is fast to search: the first part is one of the codes in the alternatives."""
     codes = [pieces[0] for value in values if all(pieces := split(value, "$")) and len(pieces) > 1]
     if field.kind == "token" and codes:
-        found = token_condition(scope, name, field, None, codes)
-        if isinstance(found, RowCondition):
-            yield found._replace(precedence=NO_ORDER)  # this condition does not affect the order of the matches
+        condition = token_condition(scope, name, field, None, codes)
+        if isinstance(condition, RowCondition):
+            yield condition._replace(precedence=NO_ORDER)  # this condition does not affect the order of the matches
 
 
 def _part(scope: Scope, name: str, field: IndexField, value: str) -> Condition:

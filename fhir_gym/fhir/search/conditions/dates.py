@@ -49,9 +49,9 @@ def _bad(text: str, reason: str = "") -> FhirError:
     return FhirError(400, f'HAPI-{code}: Invalid date/time format: "{text}"{": " if reason else ""}{reason}')
 
 
-def _expect(text: str, position: int, wanted: str) -> None:
-    if text[position] != wanted:
-        raise _bad(text, f"Expected character '{wanted}' at index {position} but found {text[position]}")
+def _expect(text: str, position: int, characters: str) -> None:
+    if text[position] != characters:
+        raise _bad(text, f"Expected character '{characters}' at index {position} but found {text[position]}")
 
 
 def _parse(value: str) -> DateBound:
@@ -142,9 +142,9 @@ def date_condition(field: IndexField, values: list[str]) -> RowCondition:
     by_day = all(not bound.unit for bound in bounds)
     parts, arguments = [f"@.pid {marks(field.pids)}"], list(field.pids)
     for bound in bounds:
-        text, given = (_by_day if by_day else _by_instant)(bound)
+        text, parameters = (_by_day if by_day else _by_instant)(bound)
         parts.append(text)
-        arguments += given
+        arguments += parameters
     one_sided = len(bounds) == 1 and bounds[0].prefix in ("gt", "ge", "eb")
     low, high = ("@.low_day", "@.high_day") if by_day else ("@.low", "@.high")
     order = ((high, ()),) if one_sided else ((low, ()), (high, ()))
@@ -247,26 +247,26 @@ def _last_day(span: Interval) -> tuple[int, int, int]:
 def updated_condition(resource_type: str, values: list[str]) -> RowCondition:
     """Return the condition of `_lastUpdated`; as in HAPI, `gt` with a day includes that day."""
     parts, arguments = ["@.type = ?", "@.deleted = 0"], [resource_type]
-    given: list[int] = []
+    parameters: list[int] = []
     for bound in parse_bounds(values):
         start, end = bound.span.low, bound.end
         match bound.prefix:
             case "" | "eq":
                 parts.append("@.updated >= ? AND @.updated <= ?")
-                given += [start, end]
+                parameters += [start, end]
             case "ne":
                 parts.append("(@.updated < ? OR @.updated > ?)")
-                given += [start, end]
+                parameters += [start, end]
             case "ge":
                 parts.append("@.updated >= ?")
-                given.append(start)
+                parameters.append(start)
             case "gt" | "sa":
                 parts.append("@.updated > ?")
-                given.append(start - 1 if not bound.unit and bound.length == 10 else end)
+                parameters.append(start - 1 if not bound.unit and bound.length == 10 else end)
             case "le":
                 parts.append("@.updated <= ?")
-                given.append(end)
+                parameters.append(end)
             case _:
                 parts.append("@.updated < ?")
-                given.append(start)
-    return RowCondition("resource", " AND ".join(parts), (*arguments, *given), rank=70)
+                parameters.append(start)
+    return RowCondition("resource", " AND ".join(parts), (*arguments, *parameters), rank=70)

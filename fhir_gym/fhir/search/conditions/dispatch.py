@@ -71,10 +71,10 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
     try:
         if modified:
             _check_ranges(scope, by_name)
-        found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
+        conditions = [compile_parameter(scope, name, values) for name, values in by_name.items()]
     except FhirError as error:
         raise _first_error(scope, by_name) or error from None
-    return [condition for condition in found if condition is not None]
+    return [condition for condition in conditions if condition is not None]
 
 
 def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
@@ -87,11 +87,11 @@ def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
     for name in sorted(names_in_hash_order(by_name), key=lambda name: ":" in name):
         base, modifier, chain = parse_name(name)
         if chain is None and base in parameters and parameters[base].type == "date" and base != "_lastUpdated":
-            given = [value for value in by_name[name] if _alternatives(value)]
-            values.setdefault(base, []).extend([""] * len(given) if modifier == "missing" else given)
-    for given in values.values():
-        if len(given) > 1:
-            check_range([parse_bounds([value])[0].prefix if value else "" for value in given])
+            nonempty = [value for value in by_name[name] if _alternatives(value)]
+            values.setdefault(base, []).extend([""] * len(nonempty) if modifier == "missing" else nonempty)
+    for nonempty in values.values():
+        if len(nonempty) > 1:
+            check_range([parse_bounds([value])[0].prefix if value else "" for value in nonempty])
 
 
 _TURNS = {"_security": -4, "_profile": -3, "_source": -2, "_has": -1, "_id": 1, "_tag": 2}
@@ -153,25 +153,25 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
         if parsed.base.startswith("_"):
             return None
         return _all([_missing(scope, parsed.base, value) for value in values])
-    alternatives = [(value, found) for value in values if (found := _alternatives(value))]
+    alternatives = [(value, pieces) for value in values if (pieces := _alternatives(value))]
     if not alternatives:
         return None
     kind = "date" if parsed.base == "_lastUpdated" else parameters[parsed.base].type
     if kind == "date":
-        given = [value for value, _ in alternatives]
+        nonempty = [value for value, _ in alternatives]
         if parsed.base == "_lastUpdated":
-            return updated_condition(scope.resource_type, given)
+            return updated_condition(scope.resource_type, nonempty)
         if scope.depth:
             return _all([dates_of_target(scope.field(parsed.base), options) for _, options in alternatives])
-        return date_condition(scope.field(parsed.base), given)
+        return date_condition(scope.field(parsed.base), nonempty)
     return _all([_typed(scope, parsed, kind, options) for _, options in alternatives])
 
 
 def _alternatives(value: str) -> list[str]:
-    found = [piece for piece in split(value, ",") if piece and piece != "|"]
-    if len(found) > MAX_VALUES:
+    pieces = [piece for piece in split(value, ",") if piece and piece != "|"]
+    if len(pieces) > MAX_VALUES:
         raise FhirError(400, f"More than {MAX_VALUES} values of one parameter are not supported by this server")
-    return found
+    return pieces
 
 
 def _all(parts: list[Condition]) -> Condition | None:
@@ -216,16 +216,16 @@ def _ids(scope: Scope, modifier: str | None, values: list[str]) -> Condition:
             ids.append(id)
     if not ids:
         return NOTHING
-    given = (scope.resource_type, *ids)
+    parameters = (scope.resource_type, *ids)
     where = f"@.type = ? AND @.id {marks(tuple(ids))} AND @.deleted = 0"
     if modifier != "not":
-        return RowCondition("resource", where, given, rank=0)
+        return RowCondition("resource", where, parameters, rank=0)
     # HAPI finds nothing if none of the ids exists
     exists = " OR ".join(
         f"EXISTS (SELECT 1 FROM {schema}.resource y WHERE {where.replace('@', 'y')})" for schema in scope.schemas()
     )
     others = f"@.type = ? AND @.id NOT IN ({','.join('?' * len(ids))}) AND @.deleted = 0 AND ({exists})"
-    return RowCondition("resource", others, (*given, *given * len(scope.schemas())), rank=95)
+    return RowCondition("resource", others, (*parameters, *parameters * len(scope.schemas())), rank=95)
 
 
 def _missing(scope: Scope, name: str, value: str) -> Condition:
@@ -238,8 +238,8 @@ def _missing(scope: Scope, name: str, value: str) -> Condition:
         where, extra = f"{where} AND @.target_type = ?", (field.target,)
     if field.table == "string":
         where = f"{where} AND @.exact <> ''"
-    found = RowCondition(field.table, where, (*values, *extra), rank=90)
-    return Not(found) if value == "true" else found
+    condition = RowCondition(field.table, where, (*values, *extra), rank=90)
+    return Not(condition) if value == "true" else condition
 
 
 def _special(scope: Scope, name: ParameterName, values: list[str]) -> Condition | None:

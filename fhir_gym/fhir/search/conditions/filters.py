@@ -35,10 +35,10 @@ def filter_condition(scope: Scope, text: str, compile_: Compile) -> Condition:
         FhirError: The filter is invalid.
     """
     parser = _Parser(scope, text, compile_)
-    found = parser.expression(0)
+    condition = parser.expression(0)
     if parser.rest():
         raise _bad(f"Expression did not terminate at {parser.position}")
-    return found
+    return condition
 
 
 def _bad(reason: str) -> FhirError:
@@ -69,11 +69,11 @@ class _Parser:
     def _operand(self, depth: int) -> Condition:
         if self.rest().startswith("("):
             self.position = self._text.index("(", self.position) + 1
-            found = self.expression(depth + 1)
+            condition = self.expression(depth + 1)
             if not self.rest().startswith(")"):
                 raise _bad(f"Expected ')' at {self.position}")
             self.position = self._text.index(")", self.position) + 1
-            return found
+            return condition
         name = self._take(_NAME, "a parameter")
         operation = self._take(_NAME, "an operation")
         if operation not in _OPERATIONS:
@@ -99,15 +99,15 @@ class _Parser:
         kind = "" if parsed.chain else parameter.type
         if kind == "string":
             return _string(scope.field(parsed.base), operation, value)
-        found = None
+        condition = None
         if kind in _PREFIXED and operation in (*_COMPARE, "sa", "eb", "ap"):
-            found = self._compile(scope, name, [value if operation == "eq" else operation + escaped])
+            condition = self._compile(scope, name, [value if operation == "eq" else operation + escaped])
         elif operation in ("eq", "ne"):
-            found = self._compile(scope, name, [escaped])
-            found = Not(found) if found is not None and operation == "ne" else found
-        if found is None:
+            condition = self._compile(scope, name, [escaped])
+            condition = Not(condition) if condition is not None and operation == "ne" else condition
+        if condition is None:
             raise _bad(f"the operation {operation} is not supported for the parameter {name}")
-        return found
+        return condition
 
 
 def _string(field: IndexField, operation: str, text: str) -> Condition:

@@ -48,10 +48,10 @@ def reference_condition(scope: Scope, field: IndexField, modifier: str | None, v
     many = len(texts) > 1
     if many and type_ is None and not {t.rpartition("/")[2] for t in texts if "/" in t}.isdisjoint(texts):
         raise FhirError(412, "HAPI-1099: Non-unique ID specified, can not process request")
-    return any_of([_one(scope, field, type_, text, many=many) for text in texts])
+    return any_of([_reference(scope, field, type_, text, many=many) for text in texts])
 
 
-def _one(scope: Scope, field: IndexField, type_: str | None, text: str, *, many: bool) -> Condition:
+def _reference(scope: Scope, field: IndexField, type_: str | None, text: str, *, many: bool) -> Condition:
     if "://" in text or text.startswith(("urn:", "#")):
         if any(p.type != "Reference" for p in field.paths):
             where = f"@.pid {marks(field.pids)} AND @.target_id = ? AND @.target_type = ''"

@@ -33,20 +33,20 @@ def token_condition(scope: Scope, name: str, field: IndexField, modifier: str | 
     As in HAPI, unknown modifiers are ignored.
     """
     if name in _TAGS:
-        found = _tags(name, field, values, whole=modifier == "text")
-        return Not(found) if modifier == "not" else found
+        condition = _tags(name, field, values, whole=modifier == "text")
+        return Not(condition) if modifier == "not" else condition
     if modifier == "of-type":
         return of_type_condition(scope, field, values)
     if modifier in ("in", "not-in"):
-        found = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
-        return Not(found) if modifier == "not-in" else found
+        condition = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
+        return Not(condition) if modifier == "not-in" else condition
     if modifier == "text":
         parts = [prefix_condition(field.pids, normalise(unescape(v)), table="string") for v in values]
         return any_of(parts)
     if modifier in ("above", "below"):
         return _hierarchy(scope, name, field, values)
-    found = _any(field, values)
-    return Not(found) if modifier == "not" else found
+    condition = _any(field, values)
+    return Not(condition) if modifier == "not" else condition
 
 
 def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Condition:
@@ -57,17 +57,17 @@ def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Co
     Raises:
         FhirError: There is a system without a code before the first code.
     """
-    found = []
+    texts = []
     for value in values:
         system, *rest = [value] if whole else split(value.lstrip(), "|")
         code = rest[0] if rest else system
         if code:
-            found.append(code if not rest or not system else value)
-        elif not found:
+            texts.append(code if not rest or not system else value)
+        elif not texts:
             raise FhirError(
                 400, f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}"
             )
-    return _any(field, [value.replace("|", "\\|") for value in found] if whole else found)
+    return _any(field, [value.replace("|", "\\|") for value in texts] if whole else texts)
 
 
 def _any(field: IndexField, values: list[str]) -> Condition:
@@ -97,7 +97,7 @@ def _rows(
     """
     codes = tuple(dict.fromkeys([*plain, *(code for code, _ in pairs)]))
     tests = ["+@.value = ? AND +@.system = ?"] * len(pairs)
-    values = [one for pair in pairs for one in pair]
+    values = [column_value for pair in pairs for column_value in pair]
     if plain:  # if several rows have the same value, the first row is enough
         tests.append(f"+@.value {marks(plain)} AND @.n = 0")
         values += plain
@@ -111,9 +111,9 @@ def _rows(
         where = f"{where} AND @.value {marks(codes)}"
     either = " OR ".join(f"({test})" for test in tests)
     rank = (60 if systems else 22 if len(plain) > 1 else 20) + (len(tests) > 1)
-    where, given = f"{where} AND ({either})", (*field.pids, *codes, *values)
+    where, parameters = f"{where} AND ({either})", (*field.pids, *codes, *values)
     unique = len(codes) == len(field.pids) == len(tests) == 1
-    return RowCondition("token", where, given, rank, precedence=PLAIN, in_compartment=not systems, unique=unique)
+    return RowCondition("token", where, parameters, rank, precedence=PLAIN, in_compartment=not systems, unique=unique)
 
 
 def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) -> Condition:
@@ -136,8 +136,11 @@ def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) ->
                 f"No {missing} specified: {shown}",
             )
         if not rest and is_complete(system):
-            where, given = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?", (*field.pids, code, system)
-            parts.append(RowCondition("token", where, given, rank=20, precedence=PLAIN, in_compartment=True))
+            where, parameters = (
+                f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?",
+                (*field.pids, code, system),
+            )
+            parts.append(RowCondition("token", where, parameters, rank=20, precedence=PLAIN, in_compartment=True))
     return any_of(parts)
 
 
@@ -160,13 +163,13 @@ def _check_plain(path: str) -> None:
     first, *names = path.split(".")
     content = first.removeprefix("(")
     for name in names:
-        known = _hapi_names(content)
-        if name not in known:
+        hapi_names = _hapi_names(content)
+        if name not in hapi_names:
             raise failed_search(
                 f"HAPI-1700: Unknown child name '{name}' in element {content} - "
-                f"Valid names are: [{', '.join(sorted(known))}]"
+                f"Valid names are: [{', '.join(sorted(hapi_names))}]"
             )
-        content = known[name]
+        content = hapi_names[name]
 
 
 @cache
@@ -215,12 +218,12 @@ def of_type_condition(scope: Scope, field: IndexField, values: list[str]) -> Con
     paths = [path for path in field.paths if path.type == "Identifier"]
     parts: list[Condition] = []
     for value in values:
-        given = [unescape(part) for part in split(value.lstrip(), "|")]
-        if len(given) < 2 or not given[0]:
+        texts = [unescape(part) for part in split(value.lstrip(), "|")]
+        if len(texts) < 2 or not texts[0]:
             raise FhirError(400, "HAPI-2013: Invalid parameter value for :of-type query")
-        if len(given) != 3 or not all(given):
+        if len(texts) != 3 or not all(texts):
             raise FhirError(400, "HAPI-2014: Invalid parameter value for :of-type query")
-        parts += [_condition(scope, field, path, *given) for path in paths]
+        parts += [_condition(scope, field, path, *texts) for path in paths]
     return any_of(parts) if parts else NOTHING
 
 
@@ -230,8 +233,8 @@ def _condition(scope: Scope, field: IndexField, path: SearchPath, system: str, c
     for number, step in enumerate(path.steps):
         element = children(content)[step.key]
         content = element.content
-        found = f"json_extract({source}, '$.{step.key}')"
-        joins += f", json_each({found if element.many else f'json_array({found})'}) i{number}"
+        column = f"json_extract({source}, '$.{step.key}')"
+        joins += f", json_each({column if element.many else f'json_array({column})'}) i{number}"
         source = f"i{number}.value"
     where = (
         f"@.pid {marks(field.pids)} AND @.value = ? AND EXISTS (SELECT 1 FROM {{db}}.resource b{joins}, "

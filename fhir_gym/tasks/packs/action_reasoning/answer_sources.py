@@ -103,28 +103,28 @@ class Records:
 
     def were_shown(self, readings: Sequence[LabResult]) -> bool:
         """Return whether the agent saw all of these results."""
-        return all(one.id in self.seen for one in readings)
+        return all(reading.id in self.seen for reading in readings)
 
     def _shown(self, readings: Sequence[LabResult]) -> tuple[LabResult, ...]:
-        return tuple(one for one in readings if one.id in self.seen)
+        return tuple(reading for reading in readings if reading.id in self.seen)
 
 
 def windows(records: Records) -> Iterator[tuple[str, tuple[LabResult, ...]]]:
     """Yield each wrong window and its results, most likely window first, if the results differ from the right ones."""
-    found = {records.window}
+    distinct = {records.window}
     for words, readings in _windows(records):
-        if readings not in found:
-            found.add(readings)
+        if readings not in distinct:
+            distinct.add(readings)
             yield words, readings
 
 
 def _windows(records: Records) -> Iterator[tuple[str, tuple[LabResult, ...]]]:
     start, as_of, now, right = records.start, records.as_of, records.now, records.window
     counted, hours = records.series.counted, records.plan.window_hours
-    inner = tuple(one for one in right if one.taken != start)
+    inner = tuple(result for result in right if result.taken != start)
     yield "the window without its beginning", inner
-    yield "the window without its end", tuple(one for one in right if one.taken != as_of)
-    yield "the window without its ends", tuple(one for one in inner if one.taken != as_of)
+    yield "the window without its end", tuple(result for result in right if result.taken != as_of)
+    yield "the window without its ends", tuple(result for result in inner if result.taken != as_of)
     if now > as_of:
         yield "the window and what came after it", between(counted, start, now)
         if hours is not None:
@@ -163,7 +163,12 @@ def explain_answer(records: Records, answer: float) -> AnswerSource | None:
     """Return the most likely source of an answer; None if no source gives the answer."""
     digits = records.plan.digits
     return next(
-        (one for one in answer_sources(records) if is_given(answer, one.value, digits if one.computed else None)), None
+        (
+            answer_source
+            for answer_source in answer_sources(records)
+            if is_given(answer, answer_source.value, digits if answer_source.computed else None)
+        ),
+        None,
     )
 
 
@@ -198,10 +203,10 @@ def _of_mean(records: Records) -> Iterator[AnswerSource]:
     yield from (*parts, *others) if records.shown == window else (*others, *parts)
     if records.complete:
         yield from _coarsely(records)
-        for one in window:
-            yield AnswerSource(_INCLUSION, f"the result of {one.text} alone", mean_of([one]), computed=False)
-    for one in (*records.shown, *(one for _, readings in records.uncounted for one in readings)):
-        yield _stored(f"the single result of {one.text}", one.value)
+        for result in window:
+            yield AnswerSource(_INCLUSION, f"the result of {result.text} alone", mean_of([result]), computed=False)
+    for reading in (*records.shown, *(reading for _, readings in records.uncounted for reading in readings)):
+        yield _stored(f"the single result of {reading.text}", reading.value)
 
 
 def _of_what_was_shown(records: Records) -> Iterator[AnswerSource]:
@@ -218,18 +223,18 @@ def _of_what_was_shown(records: Records) -> Iterator[AnswerSource]:
         for words, more in kinds:
             label = _INCLUSION if words == _REPLACED else _WRONG_VALUE
             if within := between(more, records.start, records.as_of):
-                in_place = tuple({one.taken: one for one in (*inside, *within)}.values())
+                in_place = tuple({result.taken: result for result in (*inside, *within)}.values())
                 for readings in ((*inside, *within), in_place, (*shown, *more)):
                     yield AnswerSource(label, f"a mean into which {words} went", mean_of(readings))
 
 
 def selection(records: Records, readings: tuple[LabResult, ...]) -> tuple[ErrorLabel, str]:
     """Return the error of an agent that averaged `readings` instead of the results in the window."""
-    right = {one.id for one in records.window}
-    ids = {one.id for one in readings}
+    right = {result.id for result in records.window}
+    ids = {reading.id for reading in readings}
     if not records.truncated or not ids < right:
         for words, others in windows(records):
-            if {one.id for one in others} == ids & {one.id for one in records.series.counted}:
+            if {result.id for result in others} == ids & {result.id for result in records.series.counted}:
                 return _WINDOW, f"the mean of {words}"
     if ids.isdisjoint(right):
         return _WINDOW if len(ids) > 1 else _WRONG_VALUE, "results from outside the window"
@@ -275,14 +280,14 @@ def _parts(window: tuple[LabResult, ...]) -> Iterator[tuple[str, tuple[LabResult
     for size in range(2, whole - 1):
         yield f"the mean of the first {size} results", window[:size]
         yield f"the mean of the last {size} results", window[-size:]
-    different = {one.value: one for one in window}
+    different = {result.value: result for result in window}
     if len(different) < whole:
         yield "the mean of the different values", tuple(different.values())
 
 
 def _slips(window: Sequence[LabResult]) -> Iterator[AnswerSource]:
     """Yield wrong calculations with the right results."""
-    values = [Fraction(as_written(one.value)) for one in window]
+    values = [Fraction(as_written(result.value)) for result in window]
     total, count = sum(values, Fraction()), len(values)
     yield AnswerSource(_ARITHMETIC, "the sum in place of the mean", total)
     yield AnswerSource(_ARITHMETIC, "the median", Fraction(median(values)))
@@ -297,14 +302,14 @@ def _of_latest(records: Records) -> Iterator[AnswerSource]:
     """Yield wrong results that the agent may have taken for the latest one, then computed values such as means."""
     right, shown = records.window[-1:], records.shown
     if records.truncated and not records.were_shown(right):
-        for one in reversed(between(shown, records.start, records.as_of)):
-            yield _stored(f"the result of {one.text}, the latest that was read", one.value)
+        for result in reversed(between(shown, records.start, records.as_of)):
+            yield _stored(f"the result of {result.text}, the latest that was read", result.value)
     yield from _of_other_windows(records)
-    for one in reversed(shown):
-        yield _stored(f"the result of {one.text}", one.value)
+    for result in reversed(shown):
+        yield _stored(f"the result of {result.text}", result.value)
     for kind, readings in records.uncounted:
-        for one in readings:
-            yield _stored(f"{kind}, of {one.text}", one.value)
+        for reading in readings:
+            yield _stored(f"{kind}, of {reading.text}", reading.value)
     if right and records.were_shown(right):
         for places in range(records.plan.digits + 1):
             yield from _roundings(mean_of(right), places)
@@ -333,4 +338,4 @@ def _stored(words: str, value: float) -> AnswerSource:
 
 def _together(some: tuple[LabResult, ...], more: tuple[LabResult, ...]) -> tuple[LabResult, ...]:
     """Return the results of both groups in chronological order."""
-    return tuple(sorted((*some, *more), key=lambda one: one.taken)) if more else some
+    return tuple(sorted((*some, *more), key=lambda result: result.taken)) if more else some

@@ -72,7 +72,7 @@ def derive_truth(plan: CaseSpec, mrn: str, chart: LabHistory, row: ReferenceRang
         ground |= {"threshold_low": row.low, "threshold_high": row.high, "should_order": False}
         if value is not None:
             ground |= _judged(row, value) | {"should_order": is_order_due(row, value, plan.direction)}
-    ids = tuple(one.id for one in used)
+    ids = tuple(result.id for result in used)
     return DerivedTruth(GroundTruth.model_validate(ground), ids, None if exact is None else float(exact))
 
 
@@ -161,14 +161,14 @@ def wrong_answers(plan: CaseSpec, mrn: str, chart: LabHistory) -> dict[str, floa
 
 def _wrong_readings(plan: CaseSpec, series: Series, as_of: datetime) -> Iterator[tuple[str, Sequence[LabResult]]]:
     """Yield each shortcut with the results that it would use."""
-    known, whole = series.upto(as_of), series.counted
+    until_now, whole = series.upto(as_of), series.counted
     takes_one = plan.family != "aggregation"
     if plan.window_hours is not None:
         for hours in _OTHER_HOURS:
             inside = series.window(as_of, hours)
             yield f"of {hours} hours", inside[-1:] if takes_one else inside
         start = as_of - timedelta(hours=plan.window_hours)
-        yield "from before the window", [one for one in known if one.taken < start][-1:]
+        yield "from before the window", [result for result in until_now if result.taken < start][-1:]
         inside = series.window(as_of, plan.window_hours)
         yield "of the window's first result", inside[:1]
         yield "of the window's last result", inside[-1:]
@@ -176,7 +176,7 @@ def _wrong_readings(plan: CaseSpec, series: Series, as_of: datetime) -> Iterator
     yield "of the latest result of the record", whole[-1:]
     yield "of the oldest result", whole[:1]
     yield "of the whole record", whole
-    yield "of the previous result", known[-2:-1]
+    yield "of the previous result", until_now[-2:-1]
     yield "of a withdrawn result", series.void[-1:]
     yield "of a replaced result", series.superseded[-1:]
     yield "of a result in another unit", series.others[-1:]

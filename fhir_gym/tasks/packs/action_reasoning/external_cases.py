@@ -80,7 +80,7 @@ def order_of(case: ReasoningCase) -> OrderSpec:
     Raises:
         TaskError: The instruction does not say whether to order a drug or a service.
     """
-    clauses = [found.group() for found in _ORDERING.finditer(case.instruction)]
+    clauses = [match.group() for match in _ORDERING.finditer(case.instruction)]
     for text in (" ".join(clauses), case.instruction, case.context):
         drug, service = bool(_DRUG.search(text)), bool(_SERVICE.search(text))
         if drug != service:
@@ -92,11 +92,11 @@ def order_of(case: ReasoningCase) -> OrderSpec:
 def _lab(case: ReasoningCase) -> str:
     texts = (case.context, case.instruction)
     codes = {match[1].upper() for text in texts for match in _LAB_CODE.finditer(text)}
-    titles = {one.name for one in LABS.values() if any(one.title in text.casefold() for text in texts)}
-    found = [name for name in LABS if name in codes] or [name for name in LABS if name in titles]
-    if len(found) == 1:
-        return found[0]
-    what = "no known laboratory test" if not found else f"several laboratory tests ({', '.join(found)})"
+    titles = {lab.name for lab in LABS.values() if any(lab.title in text.casefold() for text in texts)}
+    named_labs = [name for name in LABS if name in codes] or [name for name in LABS if name in titles]
+    if len(named_labs) == 1:
+        return named_labs[0]
+    what = "no known laboratory test" if not named_labs else f"several laboratory tests ({', '.join(named_labs)})"
     raise TaskError(f"{case.id} names {what}; its context should say, for example, 'Lab code: MG'")
 
 
@@ -144,10 +144,12 @@ def _require_sense(case: ReasoningCase, plan: CaseSpec) -> None:
         row = range_in(case, plan.lab)
         needed = is_order_due(row, truth.value, plan.direction)
         said = {"should_order": truth.should_order, "sol": next(iter(case.sol[1:]), None)}
-        problems += [f"{name} is {_word(one)}" for name, one in said.items() if one is not needed]
+        problems += [f"{name} is {_word(bound)}" for name, bound in said.items() if bound is not needed]
         sides = {"is_low": truth.value < row.low, "is_high": truth.value > row.high}
         problems += [
-            f"{name} is {_word(getattr(truth, name))}" for name, one in sides.items() if getattr(truth, name) is not one
+            f"{name} is {_word(getattr(truth, name))}"
+            for name, side in sides.items()
+            if getattr(truth, name) is not side
         ]
     if problems:
         raise TaskError(f"{case.id} contradicts itself: {'; '.join(problems)}")

@@ -182,10 +182,10 @@ def _said(value: object) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _same(told: object, found: object) -> bool:
-    if told != found and isinstance(told, str) and isinstance(found, str) and "T" in told and "T" in found:
+def _same(told: object, stored: object) -> bool:
+    if told != stored and isinstance(told, str) and isinstance(stored, str) and "T" in told and "T" in stored:
         try:
-            return parse_instant(told) == parse_instant(found)
+            return parse_instant(told) == parse_instant(stored)
         except ValueError:
             return False
-    return told == found
+    return told == stored

@@ -30,7 +30,7 @@ _NONE_IN = 8
 
 def case_from(
     candidate: MinedCandidate,
-    found: LabHistory,
+    history: LabHistory,
     *,
     id: str,
     direction: Direction | None = None,
@@ -42,7 +42,7 @@ def case_from(
 
     Args:
         candidate: The candidate.
-        found: Laboratory results of the candidate's world.
+        history: Laboratory results of the candidate's world.
         id: Id of the case.
         direction: Side of the range that requires an order; conditional tasks only.
         phrasing: Index of the instruction's template.
@@ -63,21 +63,21 @@ def case_from(
         phrasing=phrasing,
         length=length,
     )
-    return build_case(plan, candidate.patient, found, id)
+    return build_case(plan, candidate.patient, history, id)
 
 
-def build_case(plan: CaseSpec, mrn: str, found: LabHistory, id: str) -> ReasoningCase:
+def build_case(plan: CaseSpec, mrn: str, history: LabHistory, id: str) -> ReasoningCase:
     """Build the case for a specification and a patient.
 
     Raises:
         TaskError: The patient does not exist, or it is ambiguous which results count.
     """
-    right = derive_truth(plan, mrn, found)
-    person, age = found.person(mrn), found.age(mrn)
+    right = derive_truth(plan, mrn, history)
+    person, age = history.person(mrn), history.age(mrn)
     order = ORDERS[plan.order] if plan.order else None
     return ReasoningCase(
         id=id,
-        instruction=instruction(plan, person, age, instant(found.now), order),
+        instruction=instruction(plan, person, age, instant(history.now), order),
         context=context(plan, person, age, order),
         sol=solution(plan, right.ground),
         eval_MRN=mrn,
@@ -86,11 +86,11 @@ def build_case(plan: CaseSpec, mrn: str, found: LabHistory, id: str) -> Reasonin
     )
 
 
-def reworded(case: ReasoningCase, phrasing: int, found: LabHistory) -> ReasoningCase:
+def reworded(case: ReasoningCase, phrasing: int, history: LabHistory) -> ReasoningCase:
     """Return the case with another phrasing."""
     if case.plan is None or case.plan.phrasing == phrasing:
         return case
-    return build_case(case.plan.model_copy(update={"phrasing": phrasing}), case.eval_MRN, found, case.id)
+    return build_case(case.plan.model_copy(update={"phrasing": phrasing}), case.eval_MRN, history, case.id)
 
 
 def vary(
@@ -133,7 +133,7 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Rea
     Raises:
         TaskError: The world has no candidate for any scenario.
     """
-    found = lab_chart(world)
+    chart = lab_chart(world)
     cases: list[ReasoningCase] = []
     for family in SCENARIOS:
         rng = rng_of(world.manifest.content_hash, seed, family)
@@ -142,7 +142,7 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Rea
             cases.append(
                 case_from(
                     pick.candidate,
-                    found,
+                    chart,
                     id=f"{family}_{number}",
                     direction=pick.direction,
                     phrasing=rng.randrange(len(PROMPTS[scenario])),
@@ -159,7 +159,7 @@ def _chosen(world: World, family: Family, count: int, rng: random.Random) -> lis
 
     Half of the conditional cases require an order; one in `_NONE_IN` retrieval cases has no result.
     """
-    offered = [one for one in SCENARIOS[family] if any(candidates(world, one, lab) for lab in LABS)]
+    offered = [scenario for scenario in SCENARIOS[family] if any(candidates(world, scenario, lab) for lab in LABS)]
     a, b = pools(world, offered, rng)
     of_b = count // 2 if family == "conditional" else count // _NONE_IN
     taken: set[tuple[object, ...]] = set()

@@ -137,13 +137,13 @@ def mine(world: World, scenario: Scenario, lab: str) -> MiningResult:
     if lab not in LABS:
         raise UnknownNameError("lab", lab, LABS)
     of_world = lab_chart(world)
-    known = _known.setdefault(of_world, {})
-    if (scenario, lab) not in known:
+    results = _known.setdefault(of_world, {})
+    if (scenario, lab) not in results:
         offered = lab in OFFERED[scenario]
-        known[scenario, lab] = (
+        results[scenario, lab] = (
             _Miner(of_world, scenario, lab).mine() if offered else MiningResult((), MappingProxyType({}))
         )
-    return known[scenario, lab]
+    return results[scenario, lab]
 
 
 _known: WeakKeyDictionary[LabHistory, dict[tuple[str, str], MiningResult]] = WeakKeyDictionary()
@@ -183,12 +183,12 @@ class MiningReport:
         """Return the rows of the scenario table."""
         return [
             (
-                one.scenario,
-                one.lab,
-                *map(str, (one.candidates, one.present, one.patients, one.absent, sum(one.dropped.values()))),
-                "; ".join(f"{reason}: {count}" for reason, count in one.dropped.items()),
+                offer.scenario,
+                offer.lab,
+                *map(str, (offer.candidates, offer.present, offer.patients, offer.absent, sum(offer.dropped.values()))),
+                "; ".join(f"{reason}: {count}" for reason, count in offer.dropped.items()),
             )
-            for one in self.offers
+            for offer in self.offers
         ]
 
     category_columns = ("lab", *(category.replace("_", " ") for category in CATEGORIES))
@@ -197,9 +197,9 @@ class MiningReport:
     def category_rows(self) -> list[tuple[str, ...]]:
         """Return the rows of the category table, which covers conditional tasks."""
         return [
-            (one.lab, *(str(one.categories[category]) for category in CATEGORIES))
-            for one in self.offers
-            if FAMILY[one.scenario] == "conditional"
+            (offer.lab, *(str(offer.categories[category]) for category in CATEGORIES))
+            for offer in self.offers
+            if FAMILY[offer.scenario] == "conditional"
         ]
 
     pitfall_columns = ("scenario", "candidates", *PITFALLS)
@@ -209,16 +209,16 @@ class MiningReport:
         """Return the rows of the pitfall table."""
         rows: list[tuple[str, ...]] = []
         for scenario in OFFERED:
-            offers = [one for one in self.offers if one.scenario == scenario]
-            caught = (sum(one.pitfalls[name] for one in offers) for name in PITFALLS)
-            rows.append((scenario, str(sum(one.candidates for one in offers)), *map(str, caught)))
+            offers = [offer for offer in self.offers if offer.scenario == scenario]
+            caught = (sum(offer.pitfalls[name] for offer in offers) for name in PITFALLS)
+            rows.append((scenario, str(sum(offer.candidates for offer in offers)), *map(str, caught)))
         return rows
 
     def to_json(self) -> dict[str, Json]:
         """Return the report as JSON data."""
         offers = [
-            {name: dict(value) if isinstance(value, Mapping) else value for name, value in _fields(one)}
-            for one in self.offers
+            {name: dict(value) if isinstance(value, Mapping) else value for name, value in _fields(offer)}
+            for offer in self.offers
         ]
         return {"world": self.world, "now": instant(self.now), "offers": offers}
 
@@ -230,19 +230,19 @@ def mining_report(world: World) -> MiningReport:
 
 
 def _offer(world: World, scenario: Scenario, lab: str) -> Offer:
-    found = mine(world, scenario, lab)
-    categories = Counter(one.category for one in found.candidates)
-    pitfalls = Counter(pitfall for one in found.candidates for pitfall in one.pitfalls)
+    mined = mine(world, scenario, lab)
+    categories = Counter(candidate.category for candidate in mined.candidates)
+    pitfalls = Counter(pitfall for candidate in mined.candidates for pitfall in candidate.pitfalls)
     return Offer(
         scenario,
         lab,
-        candidates=len(found.candidates),
-        present=sum(one.as_of == world.now for one in found.candidates),
-        patients=len({one.patient for one in found.candidates}),
-        absent=sum(not one.ids for one in found.candidates),
+        candidates=len(mined.candidates),
+        present=sum(candidate.as_of == world.now for candidate in mined.candidates),
+        patients=len({candidate.patient for candidate in mined.candidates}),
+        absent=sum(not candidate.ids for candidate in mined.candidates),
         categories={name: categories[name] for name in CATEGORIES} if FAMILY[scenario] == "conditional" else {},
         pitfalls={name: pitfalls[name] for name in PITFALLS},
-        dropped=found.dropped,
+        dropped=mined.dropped,
     )
 
 
@@ -273,26 +273,28 @@ class _Miner:
 
     def mine(self) -> MiningResult:
         """Return all candidates."""
-        present = {one.patient: self._of_present(one) for one in self.series.values()}
-        past = [candidate for one in self.series.values() for candidate in self._of_past(one, present[one.patient])]
-        found = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
-        return MiningResult((*found, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
+        present = {series.patient: self._of_present(series) for series in self.series.values()}
+        past = [
+            candidate for series in self.series.values() for candidate in self._of_past(series, present[series.patient])
+        ]
+        mined = [candidate for candidate in (*present.values(), *self._of_nobody()) if candidate is not None]
+        return MiningResult((*mined, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
 
     def _of_present(self, series: Series) -> MinedCandidate | None:
         """Return the candidate at the world's current time, if any."""
-        known = series.upto(self.now)
+        until_now = series.upto(self.now)
         match self.scenario:
             case "sparse":
-                wanted = len(known) <= _FEW
+                fits = len(until_now) <= _FEW
             case "cluster":
-                wanted = _is_clustered(known, len(known) - 1)
+                fits = _is_clustered(until_now, len(until_now) - 1)
             case "edge":
-                wanted = bool(known) and _EDGE[0] <= self.now - known[-1].taken <= _EDGE[1]
+                fits = bool(until_now) and _EDGE[0] <= self.now - until_now[-1].taken <= _EDGE[1]
             case "window":
-                wanted = len(series.window(self.now, DAY_HOURS)) >= _FEW
+                fits = len(series.window(self.now, DAY_HOURS)) >= _FEW
             case _:
-                wanted = bool(known)
-        return self._candidate(series, self.now) if wanted else None
+                fits = bool(until_now)
+        return self._candidate(series, self.now) if fits else None
 
     def _of_nobody(self) -> Iterator[MinedCandidate | None]:
         """Yield sparse candidates for a few patients who have no results."""
@@ -305,10 +307,12 @@ class _Miner:
         """Yield a few candidates from each list of past times, at times that are far apart."""
         seen: set[datetime] = set()
         for moments in self._kinds(series, present):
-            fresh = [one for one in moments if one not in seen]
+            fresh = [moment for moment in moments if moment not in seen]
             candidates = (self._candidate(series, fresh[number]) for number in _spread(len(fresh)))
-            chosen = list(islice((one for one in candidates if one is not None), _OF_THE_PAST[self.scenario]))
-            seen |= {one.as_of for one in chosen}
+            chosen = list(
+                islice((candidate for candidate in candidates if candidate is not None), _OF_THE_PAST[self.scenario])
+            )
+            seen |= {candidate.as_of for candidate in chosen}
             yield from chosen
 
     def _kinds(self, series: Series, present: MinedCandidate | None) -> Iterator[list[datetime]]:
@@ -327,7 +331,7 @@ class _Miner:
             case "window":
                 for numbers in (range(len(counted)), _disputed(series)):
                     moments = self._soon_after(series, numbers)
-                    yield [one for one in moments if len(series.window(one, DAY_HOURS)) >= _FEW]
+                    yield [moment for moment in moments if len(series.window(moment, DAY_HOURS)) >= _FEW]
             case _:
                 yield from self._rare(series, present)
                 yield self._soon_after(series, _disputed(series))
@@ -351,8 +355,8 @@ class _Miner:
     def _at_edge(self, series: Series, minutes: tuple[int, ...]) -> list[datetime]:
         """Return times that are some of the given `minutes` after a result and precede the next result."""
         counted, moments = series.counted, []
-        for number, one in enumerate(counted):
-            moment = one.taken + timedelta(minutes=minutes[(number + len(counted)) % len(minutes)])
+        for number, result in enumerate(counted):
+            moment = result.taken + timedelta(minutes=minutes[(number + len(counted)) % len(minutes)])
             if moment < self._until(series, number):
                 moments.append(moment)
         return moments
@@ -361,20 +365,20 @@ class _Miner:
         """Yield lists of past times at which the value's category differed from the present one, rarest first."""
         own = self._categories(series)
         now = present.category if present else None
-        wanted = [one for one in self._rarity if one in own and one != now]
-        for category in wanted[:_CATEGORIES]:
-            yield self._soon_after(series, [n for n, one in enumerate(own) if one == category])
+        categories = [category for category in self._rarity if category in own and category != now]
+        for category in categories[:_CATEGORIES]:
+            yield self._soon_after(series, [n for n, own_category in enumerate(own) if own_category == category])
 
     def _categories(self, series: Series) -> list[Category]:
         """Return the category of each result that counts; empty if no range applies to the patient."""
         row = find_range(self.lab, self.chart.person(series.patient).sex, self.chart.age(series.patient))
-        return [row.category(one.value) for one in series.counted] if row else []
+        return [row.category(result.value) for result in series.counted] if row else []
 
     @cached_property
     def _rarity(self) -> list[Category]:
         """The categories that occur in the results of the test, rarest first."""
-        seen = Counter(category for one in self.series.values() for category in self._categories(one))
-        return sorted(seen, key=lambda one: (seen[one], CATEGORIES.index(one)))
+        seen = Counter(category for series in self.series.values() for category in self._categories(series))
+        return sorted(seen, key=lambda category: (seen[category], CATEGORIES.index(category)))
 
     def _candidate(self, series: Series, as_of: datetime) -> MinedCandidate | None:
         """Return the candidate at a reference time; if it must be rejected, count the reason and return None."""
@@ -395,7 +399,7 @@ class _Miner:
         if reason:
             self.dropped[reason] += 1
             return None
-        ids = tuple(one.id for one in used)
+        ids = tuple(result.id for result in used)
         return MinedCandidate(
             family,
             self.scenario,
@@ -432,12 +436,12 @@ def _is_clustered(readings: tuple[LabResult, ...], number: int) -> bool:
 def _disputed(series: Series) -> list[int]:
     """Return the indices of results for which a withdrawn or replaced result of the same instant has another value."""
     other: dict[datetime, set[float]] = {}
-    for one in (*series.void, *series.superseded):
-        other.setdefault(one.taken, set()).add(one.value)
+    for result in (*series.void, *series.superseded):
+        other.setdefault(result.taken, set()).add(result.value)
     return [
         number
-        for number, one in enumerate(series.counted)
-        if one.id not in series.ambiguous and other.get(one.taken, set()) - {one.value}
+        for number, result in enumerate(series.counted)
+        if result.id not in series.ambiguous and other.get(result.taken, set()) - {result.value}
     ]
 
 

@@ -73,16 +73,16 @@ def params_of(
     Raises:
         TaskError: The patient does not exist, or it is ambiguous which results count.
     """
-    plan, found = _plan_of(case), lab_chart(world)
-    right = derive_truth(plan, case.eval_MRN, found, row)
+    plan, history = _plan_of(case), lab_chart(world)
+    right = derive_truth(plan, case.eval_MRN, history, row)
     return ReasoningParams(
         case=case,
         now=instant(world.now),
         deciding=right.deciding,
-        counterfactuals=() if right.deciding else tuple(_counterfactuals(plan, case.eval_MRN, found)),
+        counterfactuals=() if right.deciding else tuple(_counterfactuals(plan, case.eval_MRN, history)),
         order=order or (ORDERS[plan.order] if plan.order else None),
         exact=right.exact,
-        wrong_answers=wrong_answers(plan, case.eval_MRN, found),
+        wrong_answers=wrong_answers(plan, case.eval_MRN, history),
     )
 
 
@@ -96,7 +96,7 @@ def _counterfactuals(plan: CaseSpec, mrn: str, chart: LabHistory) -> Iterator[Re
     """Build results that would count, with the values of other patients' results of the test."""
     as_of, rng = parse_instant(plan.as_of), seeded_random(mrn, plan.model_dump_json())
     period = _PERIOD if plan.window_hours is None else timedelta(hours=plan.window_hours)
-    values = [one.value for series in chart.series(plan.lab).values() for one in series.counted]
+    values = [result.value for series in chart.series(plan.lab).values() for result in series.counted]
     for name, ago in (("inside", period * rng.random()), ("edge", period - timedelta(minutes=rng.randint(1, _EDGE)))):
         taken = as_of - max(ago, timedelta())
         yield Result(

@@ -126,7 +126,7 @@ def placeholder_values(
     # If the range depends on sex and age, the prompt must not state them: the agent has to look them up.
     someone = patient if plan.scenario == "demographic" else whole
     side, fine = _SIDES[plan.direction] if plan.direction else ("", "")
-    found = {
+    values = {
         "patient": patient,
         "person": whole,
         "someone": someone,
@@ -136,7 +136,7 @@ def placeholder_values(
         "side": side,
         "fine": fine,
     }
-    return found | {name.capitalize(): found[name][0].upper() + found[name][1:] for name in ("patient", "someone")}
+    return values | {name.capitalize(): values[name][0].upper() + values[name][1:] for name in ("patient", "someone")}
 
 
 def brief_values(plan: CaseSpec, mrn: str, now: str, order: OrderSpec | None) -> dict[str, str]:
@@ -194,7 +194,7 @@ def _idle(plan: CaseSpec, person: PatientSummary, age: int | None, rng: random.R
         return
     yield from rng.sample(_NOTES, 1 + 2 * (plan.length - 1))
     if plan.length > 1:
-        for code in rng.sample([one for one in LABS if one != plan.lab], 2):
+        for code in rng.sample([lab for lab in LABS if lab != plan.lab], 2):
             yield f"Lab code: {code} ({LABS[code].title}). {table_text(code)}"
         if plan.scenario != "demographic":
             yield f"Patient {person.id} is on file as {person.name} ({_about(person, age)})."

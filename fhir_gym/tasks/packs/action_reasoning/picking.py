@@ -126,13 +126,13 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
     with_one: dict[str, list[Pick]] = {}
     without: dict[str, list[Pick]] = {}
     for scenario in scenarios:
-        found = [candidate for lab in LABS for candidate in candidates(world, scenario, lab)]
-        if not found:
+        mined = [candidate for lab in LABS for candidate in candidates(world, scenario, lab)]
+        if not mined:
             raise TaskError(
                 f"the world {world.name} has no {scenario} candidates; `fhir-gym art mine --world {world.name}` lists "
                 "what it has"
             )
-        for cell, pick, positive in _placed(scenario, found, lab_chart(world), rng):
+        for cell, pick, positive in _placed(scenario, mined, lab_chart(world), rng):
             (with_one if positive else without).setdefault(cell, []).append(pick)
     return with_one, without
 
@@ -158,7 +158,7 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
         return _ease(pick.candidate), moments[cell, pick.is_past], patients[pick.candidate.patient], -rare
 
     while left:
-        for cell in [one for one in order if one in left]:
+        for cell in [cell for cell in order if cell in left]:
             ahead = left[cell][:_LOOK_AHEAD]
             best = min(range(len(ahead)), key=lambda n: weight(cell, ahead[n]))
             pick = left[cell].pop(best)
@@ -188,18 +188,18 @@ _known: WeakKeyDictionary[LabHistory, dict[tuple[Scenario, TrainOrTest], _Pools]
 
 def _numbered(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     """Return the pools of a split, cached together with the world's laboratory results."""
-    known = _known.setdefault(lab_chart(world), {})
-    if (scenario, half) not in known:
-        known[scenario, half] = _in_order(world, scenario, half)
-    return known[scenario, half]
+    orders = _known.setdefault(lab_chart(world), {})
+    if (scenario, half) not in orders:
+        orders[scenario, half] = _in_order(world, scenario, half)
+    return orders[scenario, half]
 
 
 def _in_order(world: World, scenario: Scenario, half: TrainOrTest) -> _Pools:
     rng = rng_of(world.manifest.content_hash, scenario, half)
-    found = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
+    pools_of_scenario = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
     mine = _patients(world, half)
-    halved = [_of_patients(cells, mine.__contains__) for cells in found]
-    kept = halved if any(halved) else found
+    halved = [_of_patients(cells, mine.__contains__) for cells in pools_of_scenario]
+    kept = halved if any(halved) else pools_of_scenario
     a, b = (_once_each(interleaved(cells, rng)) for cells in kept)
     return a, b
 
@@ -216,8 +216,8 @@ def _once_each(picks: Iterable[Pick]) -> _Pool:
     return _Pool(tuple(kept), tuple(record for pick in kept if (record := pick.record)))
 
 
-def _of_patients(cells: Cells, wanted: Callable[[str], bool]) -> Cells:
-    kept = {cell: [pick for pick in picks if wanted(pick.candidate.patient)] for cell, picks in cells.items()}
+def _of_patients(cells: Cells, belongs: Callable[[str], bool]) -> Cells:
+    kept = {cell: [pick for pick in picks if belongs(pick.candidate.patient)] for cell, picks in cells.items()}
     return {cell: picks for cell, picks in kept.items() if picks}
 
 
@@ -229,11 +229,11 @@ def _patients(world: World, half: TrainOrTest) -> frozenset[str]:
 
 
 def _placed(
-    scenario: Scenario, found: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
+    scenario: Scenario, mined: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
 ) -> Iterator[tuple[str, Pick, bool]]:
     """Yield for each candidate its cell, its pick and whether the pick is positive."""
     met: Counter[str] = Counter()
-    for candidate in rng.sample(found, len(found)):
+    for candidate in rng.sample(mined, len(mined)):
         place, is_past = f"{scenario} {candidate.lab}", candidate.as_of < of_world.now
         if candidate.category is None:
             yield place, Pick(candidate, is_past), candidate.value is not None
@@ -257,15 +257,15 @@ def _sides(candidate: MinedCandidate, of_world: LabHistory) -> tuple[Sequence[Di
     row, value = range_of(candidate.lab, sex, age), candidate.value or 0.0
     asks = [side for side in _EVERY if is_order_due(row, value, side)]
     asks_not = [side for side in _EVERY if side not in asks]
-    rivals = [find_range(candidate.lab, one, age) for one in ("female", "male")]
-    rivals += [one for one in others(row) if one.sex in (None, row.sex)]
+    rivals = [find_range(candidate.lab, sex, age) for sex in ("female", "male")]
+    rivals += [reference_range for reference_range in others(row) if reference_range.sex in (None, row.sex)]
 
     def telling(sides: list[Direction]) -> list[Direction]:
         told = [
-            one
-            for one in sides
-            if any(rival and is_order_due(rival, value, one) != is_order_due(row, value, one) for rival in rivals)
+            side
+            for side in sides
+            if any(rival and is_order_due(rival, value, side) != is_order_due(row, value, side) for rival in rivals)
         ]
-        return told or [one for one in sides if one in _NEAR.get(candidate.category or "normal", _EVERY)] or sides
+        return told or [side for side in sides if side in _NEAR.get(candidate.category or "normal", _EVERY)] or sides
 
     return telling(asks), telling(asks_not)

@@ -50,7 +50,7 @@ def mean(values: Iterable[float]) -> Fraction:
 
 def mean_of(results: Iterable[LabResult]) -> Fraction:
     """Return the exact mean of the values of results."""
-    return mean(one.value for one in results)
+    return mean(result.value for result in results)
 
 
 def is_halfway(exact: Fraction, digits: int) -> bool:
@@ -77,7 +77,7 @@ class Misread:
     def first_page(self) -> tuple[LabResult, ...]:
         """The results that an agent counts if it reads only the first page of a search."""
         first = frozenset(self.series.listed[:PAGE])
-        return self._counting(one for one in self._valid if one.id in first)
+        return self._counting(result for result in self._valid if result.id in first)
 
     @cached_property
     def with_void(self) -> tuple[LabResult, ...]:
@@ -90,9 +90,9 @@ class Misread:
 
     def _counting(self, readings: Iterable[LabResult]) -> tuple[LabResult, ...]:
         position = {id: number for number, id in enumerate(self.series.listed)}
-        counting, _, _ = settle(sorted(readings, key=lambda one: position[one.id]))
+        counting, _, _ = settle(sorted(readings, key=lambda reading: position[reading.id]))
         foreign = self.series.foreign
-        return tuple(one for one in counting if one.id not in foreign)
+        return tuple(result for result in counting if result.id not in foreign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,11 @@ class Question:
     def lazy_answers(self) -> Iterator[tuple[str, float | None]]:
         """Yield each shortcut with its answer; a shortcut that has several variants occurs once for each variant."""
         series, used = self.series, self.used()
-        known = series.upto(self.as_of)
+        until_now = series.upto(self.as_of)
         if self.hours is not None:
-            yield "latest regardless of window", known[-1].value if known else None
+            yield "latest regardless of window", until_now[-1].value if until_now else None
         if self.family == "aggregation":
-            yield "whole record", self._answer_of(known)
+            yield "whole record", self._answer_of(until_now)
             yield "whole record", self._answer_of(series.counted)
         yield "first page", self._answer_of(self._used_of(self.misread.first_page, self.as_of))
         if self.as_of < self.now:
@@ -151,7 +151,7 @@ class Question:
             yield "void result", self._answer_of(self._used_of(self.misread.with_void, self.as_of))
             if self.family == "aggregation":
                 yield "void result", self._answer_of((*used, *self._used_of(series.void, self.as_of)))
-        replaced = [one for one in series.superseded if used and used[0].taken <= one.taken <= used[-1].taken]
+        replaced = [result for result in series.superseded if used and used[0].taken <= result.taken <= used[-1].taken]
         if replaced:
             if self.family == "aggregation":
                 yield "tie", self._answer_of((*used, *replaced))
@@ -177,8 +177,10 @@ def range_pitfalls(row: ReferenceRange, age: int | None, value: float) -> frozen
         value: The value.
     """
     opposite = find_range(row.lab, _OPPOSITE.get(row.sex), age)
-    older_or_younger = [one for one in others(row) if row.sex is None or one.sex in (None, row.sex)]
+    older_or_younger = [
+        reference_range for reference_range in others(row) if row.sex is None or reference_range.sex in (None, row.sex)
+    ]
     wrong = {"other sex"} if opposite is not None and opposite.side(value) != row.side(value) else set()
-    if any(one.side(value) != row.side(value) for one in older_or_younger):
+    if any(reference_range.side(value) != row.side(value) for reference_range in older_or_younger):
         wrong.add("other age")
     return frozenset(wrong)

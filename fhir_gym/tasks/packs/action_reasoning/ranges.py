@@ -282,7 +282,7 @@ def range_of(lab: str, sex: str | None, age: int | None) -> ReferenceRange:
 
 def others(row: ReferenceRange) -> tuple[ReferenceRange, ...]:
     """Return the test's ranges for the other sex and other ages."""
-    return tuple(one for one in _rows(row.lab) if one.people != row.people)
+    return tuple(reference_range for reference_range in _rows(row.lab) if reference_range.people != row.people)
 
 
 def table_text(lab: str, shift: float = 0.0) -> str:
@@ -309,7 +309,7 @@ def markdown() -> str:
                 as_written(row.low) + as_written(row.borderline),
                 as_written(row.high) - as_written(row.borderline),
             ]
-            low, high = (f"{rounded(one, lab.digits)}" for one in inner)
+            low, high = (f"{rounded(number, lab.digits)}" for number in inner)
             span = row.limits.removesuffix(f" {row.unit}")
             critical = f"≤ {_plain(row.critically_low)}, ≥ {_plain(row.critically_high)}"
             cells = (lab.name, lab.title, row.people, row.unit, span, f"{low}, from {high}", critical, row.source)

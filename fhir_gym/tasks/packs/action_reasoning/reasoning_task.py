@@ -76,21 +76,21 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
             TaskError: The world has no candidate of the scenario.
         """
         pick = pick_for(world, self.scenario, k)
-        found = lab_chart(world)
+        history = lab_chart(world)
         length = rng.choice(LENGTHS)
-        case = case_from(pick.candidate, found, id=f"{self.scenario}_{k}", direction=pick.direction, length=length)
+        case = case_from(pick.candidate, history, id=f"{self.scenario}_{k}", direction=pick.direction, length=length)
         return params_of(case, world)
 
     @override
     def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
-        made = super().variation(k, world, phrasing)
-        if not isinstance(made.params, ReasoningParams):
-            raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
+        variation = super().variation(k, world, phrasing)
+        if not isinstance(variation.params, ReasoningParams):
+            raise TypeError(f"not the values of such a task: {type(variation.params).__name__}")
         target, qualifying = self.decisive_records(k, world)
-        params = made.params
-        if isinstance(made.phrasing, int):  # the case of the brief phrasing stays as drawn
-            params = self.phrased(params, made.phrasing, world)
-        return replace(made, params=params, _target=target, _qualifying=qualifying)
+        params = variation.params
+        if isinstance(variation.phrasing, int):  # the case of the brief phrasing stays as drawn
+            params = self.phrased(params, variation.phrasing, world)
+        return replace(variation, params=params, _target=target, _qualifying=qualifying)
 
     def decisive_records(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
         """Return the latest result that determines a variation's answer, and the records from which it was chosen."""
@@ -112,14 +112,14 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
 
     @override
     def prompt_values(self, p: ReasoningParams, world: World) -> Mapping[str, str]:
-        found, mrn = lab_chart(world), p.case.eval_MRN
-        values = placeholder_values(p.plan, found.person(mrn), found.age(mrn), p.now, p.order)
+        history, mrn = lab_chart(world), p.case.eval_MRN
+        values = placeholder_values(p.plan, history.person(mrn), history.age(mrn), p.now, p.order)
         return values | brief_values(p.plan, mrn, p.now, p.order)
 
     @override
     def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:
-        found = readings((yield look(p)), p)
-        yield Finish([_answered(p.plan, found)])
+        results = readings((yield look(p)), p)
+        yield Finish([_answered(p.plan, results)])
 
     @override
     def checks(self, p: ReasoningParams, end: FinishedEpisode) -> Iterator[Check]:
@@ -146,7 +146,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         *before, finish = gold
         value, *rest = finish.answer or []
         step = 10**-p.plan.digits
-        others: dict[str, Json] = {f"the value {name}": one for name, one in p.wrong_answers.items()}
+        others: dict[str, Json] = {f"the value {name}": wrong_answer for name, wrong_answer in p.wrong_answers.items()}
         others |= {"a little more": round(value + step, 6), "a little less": round(value - step, 6)}
         if p.deciding:
             others["none"] = NO_RESULT
@@ -208,9 +208,9 @@ class ConditionalTask(ReasoningTask, abstract=True):
         mrn, row = p.case.eval_MRN, None
         if self.depends_on_patient(p):
             row = _range_for(p, (yield Get(f"/Patient/{mrn}")))
-        found = readings((yield look(p)), p)
-        value = _answered(p.plan, found)
-        needed = bool(found) and self.is_due(p, value, row)
+        results = readings((yield look(p)), p)
+        value = _answered(p.plan, results)
+        needed = bool(results) and self.is_due(p, value, row)
         if needed and p.order is not None:
             yield Post(f"/{p.order.resource_type}", p.order.body(mrn, p.now))
         yield Finish([value, needed])
@@ -273,7 +273,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
         name = "code" if p.order.dose is None else "medicationCodeableConcept"
         coding = body[name].get("coding", [])
         local = {"system": "urn:example:orders", "code": "12-3", "display": p.order.name}
-        told = {"text": p.order.name, "coding": [*({**one, "display": p.order.name} for one in coding), local]}
+        told = {"text": p.order.name, "coding": [*({**coding, "display": p.order.name} for coding in coding), local]}
         yield "order with a local code", [*reads, Post(last.url, {**body, name: told}), finish]
 
 
@@ -284,8 +284,8 @@ def look(p: ReasoningParams) -> Action:
     span = [] if plan.as_of == p.now else [("date", f"le{instant(as_of)}")]
     if plan.window_hours is not None:
         span.append(("date", f"ge{instant(as_of - timedelta(hours=plan.window_hours))}"))
-    wanted = [("patient", p.case.eval_MRN), ("code", plan.lab), *span, ("_sort", "-date"), ("_count", str(_PAGE))]
-    return Get("/Observation", wanted)
+    parameters = [("patient", p.case.eval_MRN), ("code", plan.lab), *span, ("_sort", "-date"), ("_count", str(_PAGE))]
+    return Get("/Observation", parameters)
 
 
 def readings(bundle: Json, p: ReasoningParams) -> list[ParsedResult]:
@@ -293,9 +293,11 @@ def readings(bundle: Json, p: ReasoningParams) -> list[ParsedResult]:
     plan, as_of = p.plan, parse_instant(p.plan.as_of)
     test = LabTest(plan.lab, plan.unit, low=0, high=0, digits=plan.digits, neighbour="")
     kept: dict[object, ParsedResult] = {}
-    for one in counted_results(bundle, test):
-        if one.taken <= as_of and (plan.as_of == p.now or one.issued <= as_of):
-            kept.setdefault(one.taken, one)  # among results of the same instant, the result issued last comes first
+    for counted_result in counted_results(bundle, test):
+        if counted_result.taken <= as_of and (plan.as_of == p.now or counted_result.issued <= as_of):
+            kept.setdefault(
+                counted_result.taken, counted_result
+            )  # among results of the same instant, the result issued last comes first
     return list(kept.values())
 
 
@@ -318,14 +320,14 @@ def is_rounded(number: float, exact: float, digits: int) -> bool:
     return abs(number - exact) <= 0.5 * 10.0**-places + _SLACK
 
 
-def _answered(plan: CaseSpec, found: Sequence[ParsedResult]) -> float:
+def _answered(plan: CaseSpec, results: Sequence[ParsedResult]) -> float:
     """Return the correct number: the latest value or the rounded mean; -1 if no result counts."""
-    if not found:
+    if not results:
         return NO_RESULT
     if plan.family == "aggregation":
-        value = round_half_up(mean(one.value for one in found), plan.digits)
+        value = round_half_up(mean(result.value for result in results), plan.digits)
         return int(value) if value == int(value) else value
-    return found[0].value
+    return results[0].value
 
 
 def _range_for(p: ReasoningParams, patient: Json) -> ReferenceRange:

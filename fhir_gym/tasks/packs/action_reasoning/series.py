@@ -70,7 +70,7 @@ class Series:
     @property
     def foreign(self) -> frozenset[str]:
         """Ids of the results in `others`."""
-        return frozenset(one.id for one in self.others)
+        return frozenset(result.id for result in self.others)
 
     def upto(self, as_of: datetime) -> tuple[LabResult, ...]:
         """Return the results that count and were taken at or before a time."""
@@ -97,9 +97,9 @@ class Series:
             return "a result without an instant"
         if between(self.others, start, end):
             return "a result in another unit"
-        if end < now and any(one.issued > end for one in between(self.counted, start, end)):
+        if end < now and any(result.issued > end for result in between(self.counted, start, end)):
             return "a result that was issued after the time of the question"
-        if self.ambiguous and any(one.id in self.ambiguous for one in between(self.counted, start, end)):
+        if self.ambiguous and any(result.id in self.ambiguous for result in between(self.counted, start, end)):
             return "two values with the same instant and issue time"
         return None
 
@@ -130,7 +130,7 @@ class LabHistory:
     def __init__(self, world: World) -> None:
         self.world = world
         self.now = world.now
-        self._people = {one.id: one for one in map(_person, map(orjson.loads, world.resources("Patient")))}
+        self._people = {load.id: load for load in map(_person, map(orjson.loads, world.resources("Patient")))}
         self._series: dict[str, Mapping[str, Series]] = {}
         self._moments: dict[str, datetime] = {}
         self._lock = threading.Lock()
@@ -176,12 +176,12 @@ class LabHistory:
         patients = self.patients
         for first in range(0, len(patients), _BATCH):
             batch = patients[first : first + _BATCH]
-            found: dict[str, list[Resource]] = {patient: [] for patient in batch}
-            for one in self.world.search("Observation", code=lab.name, patient=",".join(batch)):
-                owner = str(one.get("subject", {}).get("reference", "")).removeprefix("Patient/")
-                if owner in found:
-                    found[owner].append(one)
-            for patient, resources in found.items():
+            by_patient: dict[str, list[Resource]] = {patient: [] for patient in batch}
+            for observation in self.world.search("Observation", code=lab.name, patient=",".join(batch)):
+                owner = str(observation.get("subject", {}).get("reference", "")).removeprefix("Patient/")
+                if owner in by_patient:
+                    by_patient[owner].append(observation)
+            for patient, resources in by_patient.items():
                 if resources:
                     yield patient, self._sorted(patient, lab, resources)
 
@@ -206,13 +206,13 @@ class LabHistory:
         return Series(
             patient,
             lab.name,
-            counted=tuple(one for one in counting if one.id not in foreign),
+            counted=tuple(result for result in counting if result.id not in foreign),
             void=tuple(sorted(void, key=_TAKEN)),
             superseded=tuple(superseded),
-            others=tuple(one for one in counting if one.id in foreign),
+            others=tuple(result for result in counting if result.id in foreign),
             ambiguous=frozenset(ambiguous),
             undated=frozenset(undated),
-            listed=tuple(str(one["id"]) for one in resources),
+            listed=tuple(str(resource["id"]) for resource in resources),
         )
 
     def _reading(self, resource: Resource) -> LabResult | None:
@@ -256,9 +256,9 @@ def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult],
         first, *rest = sorted(group, key=attrgetter("issued"), reverse=True)
         counting.append(first)
         superseded += rest
-        rivals = [one for one in rest if one.issued == first.issued]
-        if any((one.value, one.unit) != (first.value, first.unit) for one in rivals):
-            ambiguous += [first.id, *(one.id for one in rivals)]
+        rivals = [result for result in rest if result.issued == first.issued]
+        if any((rival.value, rival.unit) != (first.value, first.unit) for rival in rivals):
+            ambiguous += [first.id, *(rival.id for rival in rivals)]
     return counting, superseded, ambiguous
 
 
@@ -291,9 +291,9 @@ def lab_chart(world: World) -> LabHistory:
     """Return the laboratory results of a world; they are cached for the last few worlds, by content."""
     key = world.manifest.content_hash
     with _charts_lock:
-        found = _charts.pop(key, None) or LabHistory(world)
-        found.world = world  # the world from which the results were read may be closed
-        _charts[key] = found
+        history = _charts.pop(key, None) or LabHistory(world)
+        history.world = world  # the world from which the results were read may be closed
+        _charts[key] = history
         while len(_charts) > _CHARTS:
             del _charts[next(iter(_charts))]
-        return found
+        return history

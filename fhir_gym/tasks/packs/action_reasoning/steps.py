@@ -71,18 +71,22 @@ class Account:
     def of(cls, params: ReasoningParams, end: FinishedEpisode, verdict: Verdict, chart: LabHistory) -> Account:
         """Build the account of an episode."""
         series = chart.one(params.case.eval_MRN, params.plan.lab)
-        own = {one.id for one in (*series.counted, *series.void, *series.superseded, *series.others)}
+        own = {result.id for result in (*series.counted, *series.void, *series.superseded, *series.others)}
         seen = returned_resources(end.requests)
-        observations = {id: one for name, one in seen.items() if (id := name.removeprefix("Observation/")) != name}
-        strangers = _strangers([one for id, one in observations.items() if id not in own])
+        observations = {
+            id: returned_resource
+            for name, returned_resource in seen.items()
+            if (id := name.removeprefix("Observation/")) != name
+        }
+        strangers = _strangers([observation for id, observation in observations.items() if id not in own])
         records = Records(
             plan=params.plan,
             now=parse_instant(params.now),
             series=series,
-            seen=frozenset(id for id, one in observations.items() if "valueQuantity" in one),
+            seen=frozenset(id for id, observation in observations.items() if "valueQuantity" in observation),
             strangers=strangers,
             truncated=_is_truncated(end.requests),
-            dated=any("date=" in _query(one) for one in end.requests),
+            dated=any("date=" in _query(request) for request in end.requests),
         )
         return cls(params, end, verdict, records)
 
@@ -128,7 +132,7 @@ class Account:
     @cached_property
     def asked(self) -> bool:
         """Whether the agent searched for the patient's results of the test."""
-        return bool(self.records.shown) or any(self._asks(one) for one in self.end.requests)
+        return bool(self.records.shown) or any(self._asks(request) for request in self.end.requests)
 
     @cached_property
     def action_failures(self) -> tuple[Check, ...]:
@@ -140,13 +144,13 @@ class Account:
     def row(self) -> ReferenceRange | None:
         """The patient's reference range, with the limits that the task states."""
         ground = self.ground
-        found = find_range(self.plan.lab, ground.patient_gender, ground.patient_age)
-        if found is None:
+        reference_range = find_range(self.plan.lab, ground.patient_gender, ground.patient_age)
+        if reference_range is None:
             return None
-        found = found.shifted(self.plan.shift) if self.plan.shift else found
+        reference_range = reference_range.shifted(self.plan.shift) if self.plan.shift else reference_range
         low, high = ground.threshold_low, ground.threshold_high
         # An external case may state only one limit.
-        return replace(found, low=-math.inf if low is None else low, high=math.inf if high is None else high)
+        return replace(reference_range, low=-math.inf if low is None else low, high=math.inf if high is None else high)
 
     @cached_property
     def other_rows(self) -> tuple[ReferenceRange, ...]:
@@ -154,20 +158,29 @@ class Account:
         row, age = self.row, self.ground.patient_age
         if row is None or age is None:
             return ()
-        rest = [one.shifted(self.plan.shift) if self.plan.shift else one for one in others(row)]
+        rest = [
+            reference_range.shifted(self.plan.shift) if self.plan.shift else reference_range
+            for reference_range in others(row)
+        ]
         return tuple(
-            sorted(rest, key=lambda one: (not one.holds_for(one.sex, age), abs(one.first_age - row.first_age)))
+            sorted(
+                rest,
+                key=lambda reference_range: (
+                    not reference_range.holds_for(reference_range.sex, age),
+                    abs(reference_range.first_age - row.first_age),
+                ),
+            )
         )
 
     def decides(self, row: ReferenceRange) -> bool:
         """Return whether an order is due according to a range, given the right value."""
         return self.ground.value is not None and is_order_due(row, self.ground.value, self.plan.direction)
 
-    def _asks(self, one: LoggedRequest) -> bool:
-        words = _query(one)
-        wanted = ("Observation", self.params.case.eval_MRN, self.plan.lab)
-        looked = any(done.looks and done.status < 300 for done in one.response.done)
-        return looked and all(word in words for word in wanted)
+    def _asks(self, request: LoggedRequest) -> bool:
+        words = _query(request)
+        search = ("Observation", self.params.case.eval_MRN, self.plan.lab)
+        looked = any(done.looks and done.status < 300 for done in request.response.done)
+        return looked and all(word in words for word in search)
 
 
 def steps(account: Account, fault: Fault | None) -> Iterator[Check]:
@@ -206,16 +219,16 @@ def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool
     records, check = account.records, account.checks[VALUE]
     average = account.plan.family == "aggregation"
     needed = records.window if average else records.window[-1:]
-    read = sum(one.id in records.seen for one in needed)
-    found: dict[str, tuple[Json, Json]] = {
+    read = sum(result.id in records.seen for result in needed)
+    elements: dict[str, tuple[Json, Json]] = {
         "value": ("a value on file of this patient and test", check.actual),
         "window": (_span(records), f"{len(records.shown)} results read, {read} of the {len(needed)} that decide"),
         "inclusion": (f"{len(needed)} results", f"{read} read"),
         "arithmetic": (check.expected, check.actual),
     }
-    for name in found:
+    for name in elements:
         if average or name in ("value", "window", culprit):
-            yield name, True, *found[name]
+            yield name, True, *elements[name]
         if name == culprit:
             return
 
@@ -250,31 +263,33 @@ def told(row: ReferenceRange) -> str:
     return f"{row.people}: {limits}"
 
 
-def _query(one: LoggedRequest) -> str:
+def _query(logged_request: LoggedRequest) -> str:
     """Return the decoded path and query of a request and, if it is a search by POST, its form."""
-    request = one.request
-    searched = request.method == "POST" and any(done.kind == "search" for done in one.response.done)
+    request = logged_request.request
+    searched = request.method == "POST" and any(done.kind == "search" for done in logged_request.response.done)
     form = request.body.decode(errors="replace") if searched else ""
     return unquote_plus(f"{request.path}?{request.query}&{form}")
 
 
 def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
     """Return whether the last request that returned Observations had further pages."""
-    for one in reversed(read_by_verdicts(requests)):
-        if any(name.startswith("Observation/") for name in returned_resources([one])):
-            return _NEXT.search(one.response.content) is not None
+    for by_verdict in reversed(read_by_verdicts(requests)):
+        if any(name.startswith("Observation/") for name in returned_resources([by_verdict])):
+            return _NEXT.search(by_verdict.response.content) is not None
     return False
 
 
 def _strangers(resources: Sequence[Resource]) -> dict[str, tuple[float, ...]]:
     """Return the numbers in some Observations, grouped by a description of the test and the patient."""
-    found: dict[str, tuple[float, ...]] = {}
+    values_by_patient: dict[str, tuple[float, ...]] = {}
     for resource in resources:
         patient = str((resource.get("subject") or {}).get("reference", "nobody"))
         codings = (resource.get("code") or {}).get("coding") or [{}]
         words = f"the {codings[0].get('code')} results of {patient}"
-        found[words] = (*found.get(words, ()), *_numbers(resource))
-    return found | {"all that was retrieved of others": tuple(chain.from_iterable(found.values()))}
+        values_by_patient[words] = (*values_by_patient.get(words, ()), *_numbers(resource))
+    return values_by_patient | {
+        "all that was retrieved of others": tuple(chain.from_iterable(values_by_patient.values()))
+    }
 
 
 def _numbers(resource: Resource) -> Iterator[float]:

@@ -38,7 +38,7 @@ def write_cases(path: str | Path, cases: Iterable[ReasoningCase]) -> None:
 def dumped(cases: Iterable[ReasoningCase]) -> bytes:
     """Serialise cases to the bytes of a task file, with keys in the paper's order; equal cases give equal bytes."""
     plain = [case.model_dump(mode="json", by_alias=True) for case in cases]
-    for one in plain:
-        if one[_OURS] is None:  # external cases have no specification
-            del one[_OURS]
+    for resource in plain:
+        if resource[_OURS] is None:  # external cases have no specification
+            del resource[_OURS]
     return orjson.dumps(plain, option=orjson.OPT_INDENT_2) + b"\n"

@@ -42,16 +42,18 @@ def diagnose(p: ReasoningParams, end: FinishedEpisode, verdict: Verdict) -> Diag
         verdict: Verdict of the episode; it is not modified.
     """
     account = Account.of(p, end, verdict, lab_chart(end.world))
-    found = None if verdict.success else fault(account)
+    diagnosis = None if verdict.success else fault(account)
     return Diagnosis(
-        steps=tuple(steps(account, found)), error=found and found.label, step=found and STEP_OF[found.label]
+        steps=tuple(steps(account, diagnosis)),
+        error=diagnosis and diagnosis.label,
+        step=diagnosis and STEP_OF[diagnosis.label],
     )
 
 
 def fault(account: Account) -> Fault:
     """Return the error that explains a failed episode."""
     questions: tuple[Callable[[Account], Fault | None], ...] = (_form, _number, _look_up, _decision, _patient)
-    return next((found for ask in questions if (found := ask(account)) is not None), _action(account))
+    return next((answer for ask in questions if (answer := ask(account)) is not None), _action(account))
 
 
 def _form(account: Account) -> Fault | None:
@@ -69,7 +71,7 @@ def _number(account: Account) -> Fault | None:
     source = explain_answer(records, answer)
     if source is not None:
         return Fault(source.label, expected, f"{said}: {source.words}")
-    values = [one.value for one in records.window]
+    values = [result.value for result in records.window]
     if account.plan.family == "aggregation" and records.complete and min(values) <= answer <= max(values):
         return Fault("arithmetic", expected, f"{said}: all results were there, nothing wrong gives it")
     return Fault("hallucinated value", expected, f"{said}: nothing that was shown gives it")
@@ -91,7 +93,8 @@ def _lies_at_an_edge(records: Records) -> bool:
     """Return whether a slightly smaller window would contain no result."""
     start = records.start
     return all(
-        one.taken == records.as_of or (start is not None and one.taken - start <= _EDGE) for one in records.window
+        result.taken == records.as_of or (start is not None and result.taken - start <= _EDGE)
+        for result in records.window
     )
 
 

@@ -57,11 +57,11 @@ class AppointmentScene(Params):
 
     def patient(self, id: str) -> Person:
         """Return the patient with an id."""
-        return next(one for one in self.people if one.id == id)
+        return next(person for person in self.people if person.id == id)
 
     def schedule_of(self, practitioner: str) -> ProviderSchedule:
         """Return the schedule of the doctor with an id."""
-        return next(one for one in self.schedules if one.provider.id == practitioner)
+        return next(schedule for schedule in self.schedules if schedule.provider.id == practitioner)
 
     def resources(self, world: World) -> list[Resource]:
         """Return all resources of the scene."""
@@ -69,7 +69,7 @@ class AppointmentScene(Params):
             *map(patient_resource, self.people),
             *clinic_resources(self.places, self.schedules, world),
             *map(practitioner_resource, self.others),
-            *(slot_resource(one.slot) for one in self.bookings if one.slot.id),
+            *(slot_resource(booking.slot) for booking in self.bookings if booking.slot.id),
             *map(slot_resource, self.slots),
             *map(booking_resource, self.bookings),
             *map(waitlist_resource, self.waiting),
@@ -132,9 +132,9 @@ def new_doctors(
     """
     new_id = partial(ids.new, "Practitioner")
     doctors = draw_lookalikes(rng, world, new_id, _DOCTORS, by=NAME, fewest=_CONFUSABLE, resource_type="Practitioner")
-    known = rng.sample(confusable(doctors, NAME), busy)
-    others = tuple(one for one in doctors if one not in known)
-    return tuple(ProviderSchedule(id=ids.new("Schedule"), provider=doctor) for doctor in known), others
+    namesakes = rng.sample(confusable(doctors, NAME), busy)
+    others = tuple(doctor for doctor in doctors if doctor not in namesakes)
+    return tuple(ProviderSchedule(id=ids.new("Schedule"), provider=doctor) for doctor in namesakes), others
 
 
 def half_hour(now: datetime, number: int) -> datetime:

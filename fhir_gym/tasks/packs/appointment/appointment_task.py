@@ -102,7 +102,7 @@ class RescheduleTask(AppointmentTask[M, C], Generic[M, C]):
 
     @override
     def expected_changes(self, p: M) -> tuple[ExpectedChange, ...]:
-        slots = (ExpectedChange("updated", "Slot", one.id) for one in (p.booking.slot, p.slot))
+        slots = (ExpectedChange("updated", "Slot", slot.id) for slot in (p.booking.slot, p.slot))
         return (ExpectedChange("updated", "Appointment", p.booking.id), *slots)
 
     @override

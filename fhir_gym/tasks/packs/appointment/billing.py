@@ -147,11 +147,11 @@ def coverage_resource(coverage: CoverageRecord) -> Resource:
 def class_values(coverage: Resource) -> list[list[Json]]:
     """Return the sorted classes of a Coverage, each as a list of its type codes (``group``, ``plan``) and its value."""
     classes = [item for item in coverage.get("class", []) if isinstance(item, dict)]
-    found: list[list[Json]] = [
+    values: list[list[Json]] = [
         [*(code for code in _CLASSES if has_coding(item.get("type"), COVERAGE_CLASS, code)), item.get("value")]
         for item in classes
     ]
-    return sorted(found, key=str)
+    return sorted(values, key=str)
 
 
 def account_resource(account: AccountRecord) -> Resource:

@@ -73,8 +73,8 @@ def unique_match(records: Sequence[R], *conditions: Callable[[R], bool]) -> R | 
     Returns None if no record or several records meet all conditions, or if the other conditions identify the record
     even without one of them.
     """
-    found = _meeting(records, conditions)
-    return found[0] if len(found) == 1 and all(_failing_one(records, conditions)) else None
+    matches = _meeting(records, conditions)
+    return matches[0] if len(matches) == 1 and all(_failing_one(records, conditions)) else None
 
 
 def earliest_match(records: Sequence[T], *conditions: Callable[[T], bool]) -> T | None:
@@ -83,10 +83,10 @@ def earliest_match(records: Sequence[T], *conditions: Callable[[T], bool]) -> T 
     Returns None if fewer than two records meet all conditions, or if omitting one of the conditions does not change the
     result. All records must start at different times.
     """
-    found = _meeting(records, conditions)
-    if len(found) < 2:
+    matches = _meeting(records, conditions)
+    if len(matches) < 2:
         return None
-    first = min(found, key=lambda record: record.start)
+    first = min(matches, key=lambda record: record.start)
     failing = _failing_one(records, conditions)
     return first if all(any(record.start < first.start for record in records) for records in failing) else None
 
@@ -167,9 +167,11 @@ def accepted(*references: str) -> list[Resource]:
     return [{"actor": {"reference": reference}, "status": "accepted"} for reference in references]
 
 
-def participants_check(end: FinishedEpisode, found: Resource, wanted: Iterable[Resource]) -> Check:
+def participants_check(end: FinishedEpisode, appointment: Resource, participants: Iterable[Resource]) -> Check:
     """Check the participants of an appointment and their statuses; their order does not matter."""
-    return equal("participants", _participants(found.get("participant", []), end), _participants(wanted, end))
+    return equal(
+        "participants", _participants(appointment.get("participant", []), end), _participants(participants, end)
+    )
 
 
 def _participants(items: Iterable[Json], end: FinishedEpisode) -> list[list[str | None]]:
@@ -178,15 +180,15 @@ def _participants(items: Iterable[Json], end: FinishedEpisode) -> list[list[str 
     return sorted(listed, key=str)
 
 
-def place_checks(end: FinishedEpisode, found: Resource, slot: SlotRecord) -> Iterator[Check]:
+def place_checks(end: FinishedEpisode, appointment: Resource, slot: SlotRecord) -> Iterator[Check]:
     """Yield checks that an appointment refers to a slot and has the slot's start and end."""
-    slots = [end.refers(item) for item in found.get("slot", [])]
+    slots = [end.refers(item) for item in appointment.get("slot", [])]
     yield equal("appointment slot", slots, [f"Slot/{slot.id}"])
-    for bound, wanted in (("start", slot.start), ("end", slot.end)):
-        right = same_moment(found.get(bound), wanted)
-        yield Check(name=f"appointment {bound}", passed=right, expected=wanted, actual=found.get(bound))
+    for bound, moment in (("start", slot.start), ("end", slot.end)):
+        right = same_moment(appointment.get(bound), moment)
+        yield Check(name=f"appointment {bound}", passed=right, expected=moment, actual=appointment.get(bound))
 
 
-def answered(end: FinishedEpisode, **wanted: str) -> Check:
+def answered(end: FinishedEpisode, **expected: str) -> Check:
     """Check that the answer contains these ids in this order; each keyword is a resource type."""
-    return equal("answer", end.answer_ids(*wanted), list(wanted.values()))
+    return equal("answer", end.answer_ids(*expected), list(expected.values()))

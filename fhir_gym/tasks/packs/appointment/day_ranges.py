@@ -29,10 +29,10 @@ def day_range(start: str | None, end: str | None) -> DayRange:
 
 def intersection(first: Sequence[DayRange], *others: Sequence[DayRange]) -> list[DayRange]:
     """Return the ranges of days that all lists of ranges cover."""
-    found = list(first)
+    common = list(first)
     for other in others:
-        found = [(a if a > c else c, b if b < d else d) for a, b in found for c, d in other if a <= d and c <= b]
-    return found
+        common = [(a if a > c else c, b if b < d else d) for a, b in common for c, d in other if a <= d and c <= b]
+    return common
 
 
 def gaps_between(ranges: Sequence[DayRange]) -> list[DayRange]:

@@ -206,15 +206,15 @@ def draw_relatives(
     fit_youngest = fitting_relations(youngest_patient, today, youngest=youngest)
     relations = [relation for relation in fit_youngest if relation in fit_oldest and relation in among]
     pools = {gender: _given_names(rng, gender, patients) for gender in _GENDERS}
-    found = []
+    relatives = []
     for person in patients:
         number = min(rng.choice(numbers), len(relations))
         names = {gender: rng.sample(pool, number) for gender, pool in pools.items()}
         for n, relation in enumerate(rng.sample(relations, number)):
             gender = RELATIONS[relation].gender or rng.choice(_GENDERS)
             id = ids.new("RelatedPerson")
-            found.append(new_relative(rng, person, id, relation, gender=gender, given=names[gender][n]))
-    return tuple(found)
+            relatives.append(new_relative(rng, person, id, relation, gender=gender, given=names[gender][n]))
+    return tuple(relatives)
 
 
 def draw_similar_relatives(
@@ -237,7 +237,7 @@ def draw_similar_relatives(
     strictest = max(relations, key=lambda relation: RELATIONS[relation].older[0])
     born = new_relative(rng, youngest, "", strictest).person.birth_date
     births = _close_dates(born, 3)[: rng.randrange(2, 4)]
-    found = []
+    relatives = []
     for person in patients:
         left = list(relations)
         for given, birth in rng.sample([*product(givens, births)], rng.randrange(3, 3 + len(births) - 1)):
@@ -245,8 +245,8 @@ def draw_similar_relatives(
             if relation in ONLY_ONE:
                 left = repeatable
             relative = person_called(rng, ids.new("RelatedPerson"), given, person.family, gender, birth)
-            found.append(Relative(patient=person.id, person=relative, relation=relation))
-    return tuple(found)
+            relatives.append(Relative(patient=person.id, person=relative, relation=relation))
+    return tuple(relatives)
 
 
 def _generation(relation: str) -> int:
@@ -273,9 +273,9 @@ def _given_names(rng: random.Random, gender: str, patients: Sequence[Person]) ->
 def _close_dates(birth_date: str, count: int) -> list[str]:
     """Return more than `count` dates that are easily mistaken for each other, all within about a year of the first."""
     born, dates = date.fromisoformat(birth_date), [birth_date]
-    for known in dates:
+    for taken in dates:
         if len(dates) > count:
             break
-        near = (other for other in confusable_dates(known) if other not in dates)
+        near = (other for other in confusable_dates(taken) if other not in dates)
         dates += [other for other in near if abs((date.fromisoformat(other) - born).days) < _MAX_DAYS_APART]
     return dates

@@ -54,7 +54,7 @@ ONLY_ONE = frozenset({"mother", "father", "spouse"})
 
 _V2 = "http://terminology.hl7.org/CodeSystem/v2-0063"
 _MEANINGS: Mapping[str, Mapping[str, str]] = {
-    ROLES: {code: word for word, one in RELATIONS.items() for code in (one.code, *one.narrower)},
+    ROLES: {code: word for word, relation in RELATIONS.items() for code in (relation.code, *relation.narrower)},
     _V2: {"MTH": "mother", "FTH": "father", "GRD": "guardian", "SPO": "spouse", "BRO": "brother", "SIS": "sister"},
     SNOMED: {
         **{"72705000": "mother", "65656005": "mother", "66839005": "father", "9947008": "father"},
@@ -99,7 +99,11 @@ class Relative(Params):
 def fitting_relations(patient: Person, today: date, *, youngest: int = 0) -> list[str]:
     """Return the relations that a relative can have to a patient if the relative is at least `youngest` years old."""
     age = int((today - date.fromisoformat(patient.birth_date)).days / _YEAR)
-    return [word for word, one in RELATIONS.items() if age + one.older[0] > youngest and age + one.older[1] < _OLDEST]
+    return [
+        word
+        for word, relation in RELATIONS.items()
+        if age + relation.older[0] > youngest and age + relation.older[1] < _OLDEST
+    ]
 
 
 def new_relative(
@@ -115,9 +119,9 @@ def new_relative(
         gender: Gender if the relation implies no gender; an empty string draws the gender.
         given: Given name; an empty string draws the name.
     """
-    one = RELATIONS[relation]
-    gender = one.gender or gender or rng.choice(("female", "male"))
-    days = rng.randrange(int(one.older[0] * _YEAR), int(one.older[1] * _YEAR))
+    kinship = RELATIONS[relation]
+    gender = kinship.gender or gender or rng.choice(("female", "male"))
+    days = rng.randrange(int(kinship.older[0] * _YEAR), int(kinship.older[1] * _YEAR))
     born = date.fromisoformat(patient.birth_date) - timedelta(days=days)
     given = given or other_given(rng, patient.model_copy(update={"gender": gender}))
     person = similar_person(rng, patient, id, given=given, gender=gender, birth_date=born.isoformat())
@@ -146,15 +150,15 @@ def related_person(relative: Relative) -> Resource:
     }
 
 
-def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
+def relative_checks(relative: Relative, record: Resource) -> Iterator[Check]:
     """Yield checks that a RelatedPerson has the name and relation of a relative, and no other name or relation.
 
     The relation may be a code of v3-RoleCode in any coding, or words in a text.
     """
-    names, person = list(found.get("name", [])), relative.person
+    names, person = list(record.get("name", [])), relative.person
     right = bool(names) and all(named(name, person.given, person.family) for name in names)
     yield Check(name="name", passed=right, expected=person.name, actual=names)
-    concepts = list(found.get("relationship", []))
+    concepts = list(record.get("relationship", []))
     right = says_relation(concepts, relative.relation)
     yield Check(name="relationship", passed=right, expected=relative.relation, actual=concepts)
 
@@ -166,8 +170,8 @@ def says_relation(concepts: list[Json], word: str) -> bool:
 
 def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
     """Yield the forms of a relation that the checks must accept, each with a name."""
-    one = RELATIONS[word]
-    coding = {"system": ROLES, "code": one.code, "display": word}
+    relation = RELATIONS[word]
+    coding = {"system": ROLES, "code": relation.code, "display": word}
     local = {"system": "http://example.org/roles", "code": "7"}
     yield "as text", [{"text": word}]
     yield "as text with a capital", [{"text": word.capitalize()}]
@@ -177,8 +181,8 @@ def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
         [{"coding": [{"system": _V2, "code": code}]} for code in _V2_CODES.get(word, ())] or [{"text": word.upper()}],
     )
     yield "by the second coding", [{"coding": [local, coding], "text": f"The patient's {word}"}]
-    yield "after a broader one", [{"coding": [{"system": ROLES, "code": one.broader[0]}]}, {"coding": [coding]}]
-    for code in one.narrower:
+    yield "after a broader one", [{"coding": [{"system": ROLES, "code": relation.broader[0]}]}, {"coding": [coding]}]
+    for code in relation.narrower:
         yield f"as {code}", [{"coding": [{"system": ROLES, "code": code}]}]
 
 

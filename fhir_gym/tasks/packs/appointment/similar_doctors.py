@@ -102,14 +102,14 @@ def draw_doctor_times(
         swapped: Whether the given names of some doctors are the family names of others.
     """
     schedules = tuple(
-        ProviderSchedule(id=ids.new("Schedule"), provider=one) for one in _doctors(rng, world, ids, rows, swapped)
+        ProviderSchedule(id=ids.new("Schedule"), provider=doctor) for doctor in _doctors(rng, world, ids, rows, swapped)
     )
     day = next_weekday(world.now, rng.randrange(7))
     *hours, third = rng.sample(_HOURS, 3)
     times = []
     for number, (row, schedule) in enumerate(zip(rows, schedules, strict=True)):
         other_day = day + rng.choice((-_WEEK, _WEEK))
-        moments = [at(one, hour) for one in (day, other_day) for hour in hours] + [at(day, third)]
+        moments = [at(date, hour) for date in (day, other_day) for hour in hours] + [at(day, third)]
         times += [
             DoctorTime(number, moment, schedule, start, _KINDS[letter])
             for moment, (start, letter) in enumerate(zip(moments, row.plan, strict=True))
@@ -132,15 +132,15 @@ def every_detail_matters(
         start: Start of the time, an instant.
         others: Schedule ids and starts of the other times.
     """
-    doctors = {one.id: one.provider for one in schedules}
+    doctors = {provider_schedule.id: provider_schedule.provider for provider_schedule in schedules}
     me = doctors[schedule]
     then = [doctors[other] for other, when in others if when == start and other != schedule]
     mine = [when for other, when in others if other == schedule and when != start]
-    mirrors = [one for one in doctors.values() if (one.given, one.family) == (me.family, me.given)]
+    mirrors = [doctor for doctor in doctors.values() if (doctor.given, doctor.family) == (me.family, me.given)]
     return (
-        any(one.family == me.family for one in then)
-        and any(one.given == me.given for one in then)
-        and all(one in then for one in mirrors)
+        any(person.family == me.family for person in then)
+        and any(person.given == me.given for person in then)
+        and all(mirror in then for mirror in mirrors)
         and any(when[:10] == start[:10] for when in mine)
         and any(when[10:] == start[10:] for when in mine)
     )
@@ -154,8 +154,8 @@ def weekday_of(start: str) -> int:
 def without_contact(resources: Iterable[Resource]) -> list[Resource]:
     """Remove the contact details from resources, so that the server loads the resources faster."""
     return [
-        {name: value for name, value in one.items() if name not in _CONTACT} if "telecom" in one else one
-        for one in resources
+        {name: value for name, value in resource.items() if name not in _CONTACT} if "telecom" in resource else resource
+        for resource in resources
     ]
 
 

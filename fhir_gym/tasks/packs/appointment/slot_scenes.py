@@ -178,13 +178,16 @@ def _place(place: Place) -> Resource:
 
 def _practitioner(schedule: ProviderSchedule) -> Resource:
     spoken = [{"system": "urn:ietf:bcp:47", "code": code, "display": LANGUAGES[code]} for code in schedule.languages]
-    return {**practitioner_resource(schedule.provider), "communication": [{"coding": [one]} for one in spoken]}
+    return {
+        **practitioner_resource(schedule.provider),
+        "communication": [{"coding": [language]} for language in spoken],
+    }
 
 
 def _schedule(schedule: ProviderSchedule, world: World) -> Resource:
     places = [{"reference": place} for place in (schedule.place, schedule.also_at) if place]
-    made = schedule_resource(schedule.id, world, reference("Practitioner", schedule.provider.id), *places)
-    return {**made, "specialty": [one.concept for one in schedule.specialties]}
+    resource = schedule_resource(schedule.id, world, reference("Practitioner", schedule.provider.id), *places)
+    return {**resource, "specialty": [specialty.concept for specialty in schedule.specialties]}
 
 
 def quarter_of(moment: datetime) -> int:
@@ -259,10 +262,10 @@ def scattered(
         edges: Fraction of slots that are in the first or the last quarter hour of a day.
     """
     hours = [*map(hours_on, days)]
-    bounds = [edge for one in hours for edge in (one.start - _OPEN, one.start - _OPEN + DAY - 1)]
+    bounds = [edge for hour in hours for edge in (hour.start - _OPEN, hour.start - _OPEN + DAY - 1)]
     size = len(groups) * (free + taken)
     at_edges = min(round(size * edges), len(bounds))
-    moments = [*rng.sample(bounds, at_edges), *rng.sample([q for one in hours for q in one], size - at_edges)]
+    moments = [*rng.sample(bounds, at_edges), *rng.sample([q for hour in hours for q in hour], size - at_edges)]
     rng.shuffle(moments)
     for group in groups:
         for number in range(free + taken):

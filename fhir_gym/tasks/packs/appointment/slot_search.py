@@ -71,8 +71,8 @@ L = TypeVar("L", bound=PlaceRequest)
 def place_requests(clinic: Clinic) -> Iterator[PlaceRequest]:
     """Yield one request for each place."""
     for place in clinic.places:
-        matching = tuple(one.id for one in clinic.schedules if one.place == place.reference)
-        elsewhere = tuple(one.id for one in clinic.schedules if one.place != place.reference)
+        matching = tuple(schedule.id for schedule in clinic.schedules if schedule.place == place.reference)
+        elsewhere = tuple(schedule.id for schedule in clinic.schedules if schedule.place != place.reference)
         yield PlaceRequest(matching=matching, failing_one=(elsewhere,), place=place)
 
 
@@ -136,19 +136,19 @@ class SlotSet:
     """
 
     def __init__(self, drafts: Iterable[tuple[SlotDraft, str]], unit: int = 1) -> None:
-        self.timed = [(one.quarter // unit, one, id) for one, id in sorted(drafts)]
+        self.timed = [(draft.quarter // unit, draft, id) for draft, id in sorted(drafts)]
         self._free: dict[str, list[tuple[SlotDraft, int, str]]] = {}
         self._taken: dict[str, list[int]] = {}
-        for time, one, id in self.timed:
-            if one.status == "free":
-                self._free.setdefault(one.schedule, []).append((one, time, id))
+        for time, draft, id in self.timed:
+            if draft.status == "free":
+                self._free.setdefault(draft.schedule, []).append((draft, time, id))
             else:
-                self._taken.setdefault(one.schedule, []).append(time)
+                self._taken.setdefault(draft.schedule, []).append(time)
 
     def free(self, schedules: Collection[str]) -> tuple[list[int], list[str]]:
         """Return the times and the ids of the free slots of some schedules."""
-        found = sorted(one for schedule in schedules for one in self._free.get(schedule, ()))
-        return [time for _, time, _ in found], [id for _, _, id in found]
+        drafts = sorted(draft for schedule in schedules for draft in self._free.get(schedule, ()))
+        return [time for _, time, _ in drafts], [id for _, _, id in drafts]
 
     def failing_one(self, request: SlotRequest) -> list[list[int]]:
         """Return, for each condition, the times of the slots that fail only this condition.
@@ -159,16 +159,16 @@ class SlotSet:
         return [taken, *(self.free(schedules)[0] for schedules in request.failing_one)]
 
 
-def by_target(found: Iterable[tuple[str, R, TimeWindow]], *, named: bool) -> list[SlotQuestion[R]]:
+def by_target(answers: Iterable[tuple[str, R, TimeWindow]], *, named: bool) -> list[SlotQuestion[R]]:
     """Group requests by their first matching slot, so that prompts ask for all slots with equal probability.
 
     Args:
-        found: Id of the first matching slot (empty if no slot matches), request and period.
+        answers: Id of the first matching slot (empty if no slot matches), request and period.
         named: Whether the answer contains the ids of the slots.
     """
     grouped: dict[str, list[tuple[R, TimeWindow]]] = {}
     none = []
-    for id, request, window in found:
+    for id, request, window in answers:
         if id:
             grouped.setdefault(id, []).append((request, window))
         else:
@@ -207,7 +207,8 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
     @override
     def candidates(self, scene: SlotScene) -> dict[str, list[SlotQuestion[R]]]:
         drafts = [
-            (SlotDraft(quarter_of(parse_instant(one.start)), one.schedule, one.status), one.id) for one in scene.slots
+            (SlotDraft(quarter_of(parse_instant(slot.start)), slot.schedule, slot.status), slot.id)
+            for slot in scene.slots
         ]
         return self._asked(drafts, self.requests(scene.clinic))
 
@@ -215,12 +216,12 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
         self, drafts: Iterable[tuple[SlotDraft, str]], requests: Iterable[R]
     ) -> dict[str, list[SlotQuestion[R]]]:
         slots = SlotSet(drafts, self.unit)
-        found: dict[str, list[tuple[str, R, TimeWindow]]] = {stratum: [] for stratum in self.strata}
+        by_stratum: dict[str, list[tuple[str, R, TimeWindow]]] = {stratum: [] for stratum in self.strata}
         for request in requests:
             for stratum, first, window in self.offers(slots, request):
-                found[stratum].append((first, request, window))
+                by_stratum[stratum].append((first, request, window))
         named = not isinstance(self.answer, CountAnswer | CountedIdsAnswer)
-        return {stratum: by_target(some, named=named) for stratum, some in found.items()}
+        return {stratum: by_target(some, named=named) for stratum, some in by_stratum.items()}
 
     def slot_scene(
         self, ids: IdAllocator, world: World, clinic: Clinic, draw_slots: Callable[[], Iterable[SlotDraft]]
@@ -239,13 +240,13 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
         requests = list(self.requests(clinic))
         for _ in range(_TRIES):
             drawn = list(draw_slots())
-            found = self._asked([(one, str(number)) for number, one in enumerate(drawn)], requests)
-            if all(len(found[stratum]) >= self.fewest for stratum in self.strata):
+            by_stratum = self._asked([(draft, str(number)) for number, draft in enumerate(drawn)], requests)
+            if all(len(by_stratum[stratum]) >= self.fewest for stratum in self.strata):
                 break
         else:
             raise TaskError(f"task {self.key} found no slots with enough questions in {_TRIES} tries")
         return SlotScene(
-            clinic=clinic, slots=tuple(slot_record(ids.new("Slot"), one) for one in drawn), spare=ids.new("Slot")
+            clinic=clinic, slots=tuple(slot_record(ids.new("Slot"), draft) for draft in drawn), spare=ids.new("Slot")
         )
 
     @abstractmethod
@@ -309,8 +310,8 @@ class FindEarliest(_FindSlots[EarliestParams[R], R]):
 
     @override
     def gold(self, p: EarliestParams[R], fhir: LatestResponse) -> Gold:
-        found = yield Get("/Slot", {**self.query(p), "status": "free", "start": f"ge{p.moment}", "_sort": "start"})
-        yield Finish([one["id"] for one in entries(found)][:1])
+        bundle = yield Get("/Slot", {**self.query(p), "status": "free", "start": f"ge{p.moment}", "_sort": "start"})
+        yield Finish([entry["id"] for entry in entries(bundle)][:1])
 
     @override
     def required_records(self, p: EarliestParams[R]) -> tuple[str, ...]:
@@ -353,9 +354,9 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         self, rng: random.Random, world: World, scene: SlotScene, chosen: SlotQuestion[L]
     ) -> OpenSlotsParams[L]:
         # Draw long lists more often than short lists.
-        ((request, window),) = rng.choices(chosen.ways, [max(1, one.size) for _, one in chosen.ways])
+        ((request, window),) = rng.choices(chosen.ways, [max(1, way.size) for _, way in chosen.ways])
         begin, end = (bound * self.unit for bound in window.bounds(rng))
-        latest = max(one.start for one in scene.slots)
+        latest = max(slot.start for slot in scene.slots)
         until = quarter_of(parse_instant(latest)) + DAY if self.endless else end
         return self._within(rng, scene, request, begin, until)
 
@@ -370,17 +371,17 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
             end: First quarter hour after the period; if the period has no end, a quarter hour after the last slot.
         """
         start, stop = instant(at_quarter(begin)), "" if self.endless else instant(at_quarter(end))
-        own = [one for one in scene.slots if one.schedule in request.matching]
-        within = [one for one in own if start <= one.start and (not stop or one.start < stop)]
-        occupied, times = {one.start for one in own}, {one.start[11:] for one in scene.slots}
+        own = [slot for slot in scene.slots if slot.schedule in request.matching]
+        within = [slot for slot in own if start <= slot.start and (not stop or slot.start < stop)]
+        occupied, times = {slot.start for slot in own}, {slot.start[11:] for slot in scene.slots}
         quarters = rng.sample(range(begin, end), end - begin)
         quarters.sort(
             key=lambda quarter: instant(at_quarter(quarter))[11:] not in times
         )  # first the usual times of day
         drafts = (SlotDraft(quarter, rng.choice(request.matching)) for quarter in quarters)
         possible = (slot_record(scene.spare, draft) for draft in drafts)
-        further = next(one for one in possible if one.start not in occupied and self.counts(request, one.start))
-        right = tuple(one.id for one in within if one.status == "free" and self.counts(request, one.start))
+        further = next(slot for slot in possible if slot.start not in occupied and self.counts(request, slot.start))
+        right = tuple(slot.id for slot in within if slot.status == "free" and self.counts(request, slot.start))
         return OpenSlotsParams(scene=scene, request=request, start=start, end=stop, right=right, further=further)
 
     @override
@@ -399,8 +400,10 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
 
     @override
     def gold(self, p: OpenSlotsParams[L], fhir: LatestResponse) -> Gold:
-        found = yield Get("/Slot", {**self.query(p), "status": "free"})
-        yield Finish(self._answer_of([one["id"] for one in entries(found) if self.counts(p.request, one["start"])]))
+        bundle = yield Get("/Slot", {**self.query(p), "status": "free"})
+        yield Finish(
+            self._answer_of([entry["id"] for entry in entries(bundle) if self.counts(p.request, entry["start"])])
+        )
 
     @override
     def required_records(self, p: OpenSlotsParams[L]) -> tuple[str, ...]:

@@ -138,19 +138,19 @@ class NewPatient(Task[NewPatientParams]):
         person = p.person
         (answer,) = end.answer_ids("Patient")
         new = end.created("Patient")
-        found = next((record for record in new if record["id"] == answer), new[0] if new else {})
+        patient = next((record for record in new if record["id"] == answer), new[0] if new else {})
         yield Check(name="a patient was created", passed=bool(new), expected=1, actual=len(new), level="exists")
         for name, element in (("a name", "name"), ("a birth date", "birthDate")):
-            there = not new or element in found
-            yield Check(name=f"a new patient has {name}", passed=there, actual=found.get(element), level="exists")
-        yield _all("name", found.get("name"), person.name, lambda name: named(name, person.given, person.family))
-        yield equal("birth date", found.get("birthDate"), person.birth_date)
-        yield _all("phone", phone_numbers(found), person.phone, lambda number: same_telephone(number, person.phone))
+            there = not new or element in patient
+            yield Check(name=f"a new patient has {name}", passed=there, actual=patient.get(element), level="exists")
+        yield _all("name", patient.get("name"), person.name, lambda name: named(name, person.given, person.family))
+        yield equal("birth date", patient.get("birthDate"), person.birth_date)
+        yield _all("phone", phone_numbers(patient), person.phone, lambda number: same_telephone(number, person.phone))
         home = {"line": plain(person.line), "city": plain(person.city), "state": person.state}
         for part, value in home.items():
-            parts = [address_parts(address).get(part) for address in found.get("address", [])]
+            parts = [address_parts(address).get(part) for address in patient.get("address", [])]
             yield _all(f"address {part}", parts, value, partial(eq, value))
-        yield equal("answer", answer, found.get("id", "the id of the new patient"))
+        yield equal("answer", answer, patient.get("id", "the id of the new patient"))
 
 
 def _all(name: str, items: Iterable[Json] | None, expected: str, right: Callable[[Any], bool]) -> Check:

@@ -78,9 +78,9 @@ class _SearchPatient(LookupTask[SearchPatientParams, PatientScene, PersonCandida
     ) -> SearchPatientParams:
         if chosen.id:
             return SearchPatientParams(scene=scene, patient=scene.patient(chosen.id))
-        known = {person.id for person in scene.patients}
+        patient_ids = {person.id for person in scene.patients}
         ids = IdAllocator(rng, world)
-        id = next(id for id in iter(partial(ids.new, "Patient"), "") if id not in known)
+        id = next(id for id in iter(partial(ids.new, "Patient"), "") if id not in patient_ids)
         gender = scene.patients[0].gender
         person = person_called(rng, id, chosen.given, chosen.family, gender, chosen.birth_date)
         return SearchPatientParams(scene=scene, patient=person)
@@ -93,9 +93,9 @@ class _SearchPatient(LookupTask[SearchPatientParams, PatientScene, PersonCandida
     def gold(self, p: SearchPatientParams, fhir: LatestResponse) -> Gold:
         person = p.patient
         query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
-        found = yield Get("/Patient", query)
+        bundle = yield Get("/Patient", query)
         # A search by name also finds longer names.
-        yield Finish([record["id"] for record in entries(found) if has_name(record, person.given, person.family)])
+        yield Finish([record["id"] for record in entries(bundle) if has_name(record, person.given, person.family)])
 
     @override
     def record(self, p: SearchPatientParams) -> Resource:

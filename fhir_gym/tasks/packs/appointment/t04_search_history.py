@@ -106,24 +106,24 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
     def params_for(
         self, rng: random.Random, world: World, scene: HistoryScene, chosen: PatientCandidate
     ) -> SearchHistoryParams:
-        known = {problem.id: problem for problem in scene.problems}
+        problems = {problem.id: problem for problem in scene.problems}
         if chosen.record:
-            first = known[chosen.record_id]
+            first = problems[chosen.record_id]
         else:
             ids, (what,) = IdAllocator(rng, world), draw_conditions(rng, 1)
             model = rng.choice([*_first_entries(scene).values()])
             ago = (world.now.date() - date.fromisoformat(model.recorded)).days
             drawn = (
                 draw_problem(rng, world, ids, chosen.patient, what, ago, rng.choice(_PAST_STATUSES))
-                for _ in range(len(known) + 1)
+                for _ in range(len(problems) + 1)
             )
-            first = next(problem for problem in drawn if problem.id not in known)
+            first = next(problem for problem in drawn if problem.id not in problems)
         return SearchHistoryParams(scene=scene, patient=scene.patient(chosen.patient), first=first)
 
     @override
     def gold(self, p: SearchHistoryParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Condition", {"subject": f"Patient/{p.patient.id}", "_sort": "recorded-date"})
-        history = [condition["id"] for condition in entries(found) if not entered_in_error(condition)]
+        bundle = yield Get("/Condition", {"subject": f"Patient/{p.patient.id}", "_sort": "recorded-date"})
+        history = [condition["id"] for condition in entries(bundle) if not entered_in_error(condition)]
         yield Finish(history[:1])
 
     @override
@@ -136,8 +136,8 @@ def _first_entries(scene: HistoryScene) -> dict[str, Problem]:
     """Return the first entry of each patient who has a history."""
     first: dict[str, Problem] = {}
     for problem in scene.problems:
-        known = first.get(problem.patient)
-        if not problem.mistaken and (known is None or problem.recorded < known.recorded):
+        earliest = first.get(problem.patient)
+        if not problem.mistaken and (earliest is None or problem.recorded < earliest.recorded):
             first[problem.patient] = problem
     return first
 

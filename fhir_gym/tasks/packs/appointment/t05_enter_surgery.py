@@ -132,12 +132,12 @@ class EnterSurgery(CreateTask[EnterSurgeryParams, SurgeryScene, UnplannedOperati
         for order in scene.orders:
             if order.status == "active":
                 days.setdefault((names[order.patient], order.what.code), []).append(order.when)
-        found = []
+        missing = []
         for order in scene.orders:
             others = [when for when in days.get((names[order.patient], order.what.code), ()) if when != order.when]
             if order.status == "revoked" and others:
-                found.append(UnplannedOperation(patient=order.patient, what=order.what, days=tuple(others)))
-        return {"": found} if len(found) >= _FEWEST else {}
+                missing.append(UnplannedOperation(patient=order.patient, what=order.what, days=tuple(others)))
+        return {"": missing} if len(missing) >= _FEWEST else {}
 
     @override
     def params_for(

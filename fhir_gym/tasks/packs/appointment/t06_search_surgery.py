@@ -123,16 +123,16 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
     ) -> SearchSurgeryParams:
         # The window often ends on the day of the next plan, or one day after the last plan that the window contains.
         days = rng.choice((chosen.shortest, chosen.longest, rng.randint(chosen.shortest, chosen.longest)))
-        known = {order.id: order for order in scene.orders}
+        orders = {order.id: order for order in scene.orders}
         if chosen.record:
-            plan = known[chosen.record_id]
+            plan = orders[chosen.record_id]
         else:
             ids, today = IdAllocator(rng, world), date.fromisoformat(scene.today)
-            others = {one.when[:10] for one in scene.orders if _kind(one) == _PLAN}
+            others = {order.when[:10] for order in scene.orders if _kind(order) == _PLAN}
             within = [day for day in (today + timedelta(days=ahead) for ahead in range(days)) if str(day) in others]
             day = rng.choice(within or [today + timedelta(days=rng.randrange(days))])
-            drawn = (_order(rng, ids, chosen.patient, day, "active", SURGICAL) for _ in range(len(known) + 1))
-            plan = next(order for order in drawn if order.id not in known)
+            drawn = (_order(rng, ids, chosen.patient, day, "active", SURGICAL) for _ in range(len(orders) + 1))
+            plan = next(order for order in drawn if order.id not in orders)
         return SearchSurgeryParams(scene=scene, patient=scene.patient(chosen.patient), days=days, plan=plan)
 
     @override
@@ -148,8 +148,8 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
             "status": "active",
             "occurrence": [f"ge{p.scene.today}", f"lt{end}"],
         }
-        found = yield Get("/ServiceRequest", query)
-        yield Finish([order["id"] for order in entries(found)])
+        bundle = yield Get("/ServiceRequest", query)
+        yield Finish([order["id"] for order in entries(bundle)])
 
     @override
     def siblings(self, p: SearchSurgeryParams) -> Iterator[str]:

@@ -165,20 +165,20 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
 
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[UninsuredPatient]]:
-        insurers = tuple(one for one in scene.insurers if _is_mistakable(one, scene.insurers))
-        found = []
+        insurers = tuple(insurer for insurer in scene.insurers if _is_mistakable(insurer, scene.insurers))
+        missing = []
         for person in scene.patients:
             own = scene.relatives_of(person.id)
-            names, relations = {one.person.given for one in own}, {one.relation for one in own}
+            names, relations = {relative.person.given for relative in own}, {relative.relation for relative in own}
             lacking = tuple(
-                one
+                relative
                 for namesake in scene.namesakes(person)
-                for one in scene.relatives_of(namesake)
-                if one.person.given not in names and one.relation not in relations
+                for relative in scene.relatives_of(namesake)
+                if relative.person.given not in names and relative.relation not in relations
             )
             if lacking:
-                found.append(UninsuredPatient(patient=person.id, relatives=lacking, insurers=insurers))
-        return {"": found} if len(insurers) >= _FEWEST_INSURERS else {}
+                missing.append(UninsuredPatient(patient=person.id, relatives=lacking, insurers=insurers))
+        return {"": missing} if len(insurers) >= _FEWEST_INSURERS else {}
 
     @override
     def params_for(
@@ -208,9 +208,9 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
 
     @override
     def gold(self, p: EnterInsuranceParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
+        bundle = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
         # A search by name also finds longer names.
-        payer = next(insurer["id"] for insurer in entries(found) if insurer["name"] == p.insurer.name)
+        payer = next(insurer["id"] for insurer in entries(bundle) if insurer["name"] == p.insurer.name)
         person = p.relative.person
         related_person = {
             "resourceType": "RelatedPerson",
@@ -234,7 +234,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         def enter(coverage: Resource, finish: Action = finish) -> list[Action]:
             return [look, relate, Post("/Coverage", coverage), finish]
 
-        alike = (one for one in p.scene.relatives if one.person.name == p.relative.person.name)
+        alike = (relative for relative in p.scene.relatives if relative.person.name == p.relative.person.name)
         for other in (*p.scene.relatives_of(p.patient.id), *alike):
             held = _coverage_body(p, p.insurer.id, other.person.id)
             yield f"RelatedPerson/{other.person.id} subscribes", [look, Post("/Coverage", held), finish]
@@ -287,10 +287,10 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         expected = f"RelatedPerson/{relative.get('id', 'the id of the new related person')}"
         for role in ("subscriber", "policyHolder"):
             yield equal(role, end.refers(record.get(role)), expected)
-        for bound, wanted in (("start", p.coverage.start), ("end", p.coverage.end)):
+        for bound, bound_date in (("start", p.coverage.start), ("end", p.coverage.end)):
             actual = record.get("period", {}).get(bound)
-            right = same_moment(actual, str(wanted))
-            yield Check(name=f"period {bound}", passed=right, expected=wanted, actual=actual)
+            right = same_moment(actual, str(bound_date))
+            yield Check(name=f"period {bound}", passed=right, expected=bound_date, actual=actual)
         yield equal("classes", class_values(record), class_values(coverage_resource(p.coverage)))
         yield equal("relative's patient", end.refers(relative.get("patient")), f"Patient/{p.patient.id}")
         yield from relative_checks(p.relative, relative)
@@ -304,16 +304,16 @@ def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator) -> tuple[
         name = insurer_name(rng, world)
         if name not in names:
             names.append(name)
-    found = []
+    insurers = []
     for name in names:
         same = [(name, False)] * rng.choice((1, 1, 2))
         regions = rng.sample(_REGIONS, rng.choice((1, 1, 2)))
         longer = [(f"{name} of {region}", rng.random() < 0.9) for region in regions]
-        found += [
+        insurers += [
             Insurer(id=ids.new("Organization"), name=called, active=active)
             for called, active in ((name, True), *same, *longer)
         ]
-    return tuple(found)
+    return tuple(insurers)
 
 
 def _is_mistakable(insurer: Insurer, insurers: Sequence[Insurer]) -> bool:
@@ -326,7 +326,7 @@ def _draw_coverage(
     rng: random.Random, today: date, scene: BillingScene, patient: str, payer: Insurer
 ) -> CoverageRecord:
     """Draw a coverage that starts this year, lasts some years and has numbers that no other coverage has."""
-    known = {number for coverage in scene.coverages for number in (coverage.group, coverage.plan)}
+    numbers = {number for coverage in scene.coverages for number in (coverage.group, coverage.plan)}
     start = (today.replace(day=1, month=rng.randrange(1, 13))).isoformat()
     last = rng.choice(("06-30", "09-30", "12-31"))
     return CoverageRecord(
@@ -337,8 +337,8 @@ def _draw_coverage(
         status="active",
         start=start,
         end=f"{today.year + rng.randrange(1, 4)}-{last}",
-        group=next(number for _ in range(_TRIES) if (number := group_number(rng)) not in known),
-        plan=next(number for _ in range(_TRIES) if (number := plan_number(rng)) not in known),
+        group=next(number for _ in range(_TRIES) if (number := group_number(rng)) not in numbers),
+        plan=next(number for _ in range(_TRIES) if (number := plan_number(rng)) not in numbers),
     )
 
 

@@ -123,10 +123,10 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
             active = sorted((days, coverage.id) for coverage, days in own if coverage.status == "active")
             gaps = gaps_between([days for days, _ in active])
             insured = [(present, f"Coverage/{id}", [days]) for days, id in active]
-            for found, record, periods in (*insured, (absent, "", gaps)):
+            for insurances, record, periods in (*insured, (absent, "", gaps)):
                 if left := intersection(periods, void, theirs):
                     edges = tuple(edge for days in periods for edge in days)
-                    found.append(InsuredDays(patient=person.id, record=record, days=tuple(left), edges=edges))
+                    insurances.append(InsuredDays(patient=person.id, record=record, days=tuple(left), edges=edges))
         return self.both_outcomes(present, absent)
 
     @override
@@ -134,12 +134,12 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
         self, rng: random.Random, world: World, scene: BillingScene, chosen: InsuredDays
     ) -> SearchInsuranceParams:
         day = draw_day(rng, chosen.days, chosen.edges)
-        known = {coverage.id: coverage for coverage in scene.coverages}
+        coverages = {coverage.id: coverage for coverage in scene.coverages}
         if chosen.record:
-            coverage = known[chosen.record_id]
+            coverage = coverages[chosen.record_id]
         else:
             ids = IdAllocator(rng, world)
-            unused = next(id for _ in known if (id := ids.new("Coverage")) not in known)
+            unused = next(id for _ in coverages if (id := ids.new("Coverage")) not in coverages)
             model = scene.coverages_of(chosen.patient)[0]
             # Because the subscriber is another patient, only a search by beneficiary would return the coverage.
             holder = next(person.id for person in scene.patients if person.id != chosen.patient)
@@ -154,9 +154,9 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
 
     @override
     def gold(self, p: SearchInsuranceParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Coverage", {"beneficiary": f"Patient/{p.patient.id}", "status": "active"})
+        bundle = yield Get("/Coverage", {"beneficiary": f"Patient/{p.patient.id}", "status": "active"})
         # R4 has no search parameter for the period of a Coverage.
-        yield Finish([coverage["id"] for coverage in entries(found) if period_includes(p.day, coverage.get("period"))])
+        yield Finish([coverage["id"] for coverage in entries(bundle) if period_includes(p.day, coverage.get("period"))])
 
     @override
     def record(self, p: SearchInsuranceParams) -> Resource:

@@ -113,25 +113,25 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
 
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[MissingRelative]]:
-        found = []
+        missing = []
         for person in scene.patients:
             own = scene.relatives_of(person.id)
-            known = {(relative.person.given, relative.person.birth_date) for relative in own}
-            givens, births = {given for given, _ in known}, {birth for _, birth in known}
+            relatives = {(relative.person.given, relative.person.birth_date) for relative in own}
+            givens, births = {given for given, _ in relatives}, {birth for _, birth in relatives}
             taken = {relative.relation for relative in own if relative.relation in ONLY_ONE}
             # The patient has one relative with the same given name and another relative with the same birth date.
             lacking = tuple(
                 relative
                 for namesake in scene.namesakes(person)
                 for relative in scene.relatives_of(namesake)
-                if (relative.person.given, relative.person.birth_date) not in known
+                if (relative.person.given, relative.person.birth_date) not in relatives
                 and relative.person.given in givens
                 and relative.person.birth_date in births
                 and relative.relation not in taken
             )
             if lacking:
-                found.append(MissingRelative(patient=person.id, relatives=lacking))
-        return {"": found}
+                missing.append(MissingRelative(patient=person.id, relatives=lacking))
+        return {"": missing}
 
     @override
     def params_for(
@@ -190,9 +190,9 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
 
 def _similar(p: CreateRelatedPersonParams) -> Iterator[str]:
     """Yield the ids of the relatives on file who differ from the relative to enter in only one detail."""
-    namesakes, wanted = p.scene.namesakes(p.patient), p.relative.person
+    namesakes, person = p.scene.namesakes(p.patient), p.relative.person
     for relative in p.scene.relatives:
-        shared = (relative.person.given == wanted.given) + (relative.person.birth_date == wanted.birth_date)
+        shared = (relative.person.given == person.given) + (relative.person.birth_date == person.birth_date)
         if (relative.patient == p.patient.id and shared == 1) or (relative.patient in namesakes and shared == 2):
             yield relative.person.id
 

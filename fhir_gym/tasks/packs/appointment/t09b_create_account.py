@@ -96,7 +96,9 @@ class _CreateAccount(CreateTask[CreateAccountParams, BillingScene, PatientCandid
         there = not record or "subject" in record
         yield Check(name="it has a subject", passed=there, actual=record.get("subject"), level="exists")
         yield equal("status", record.get("status"), "active")
-        yield equal("subject", [end.refers(one) for one in record.get("subject", [])], [f"Patient/{p.patient.id}"])
+        yield equal(
+            "subject", [end.refers(subject) for subject in record.get("subject", [])], [f"Patient/{p.patient.id}"]
+        )
 
 
 class CreateAccount(_CreateAccount):
@@ -177,8 +179,8 @@ class CreateExistingAccount(_CreateAccount):
 
     @override
     def gold(self, p: CreateAccountParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
-        yield Finish([account["id"] for account in entries(found)])
+        bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
+        yield Finish([account["id"] for account in entries(bundle)])
 
     @override
     def near_misses(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:

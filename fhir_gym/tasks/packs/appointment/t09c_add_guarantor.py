@@ -130,15 +130,15 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[OpenAccount]]:
         names = Counter(relative.person.name for relative in scene.relatives)
-        found = []
+        missing = []
         for account in scene.accounts:
             parties = {guarantor.party for guarantor in account.guarantors}
-            others = [one for one in scene.relatives_of(account.patient) if one.person.id not in parties]
-            confusable = tuple(one for one in others if names[one.person.name] > 1)
+            others = [relative for relative in scene.relatives_of(account.patient) if relative.person.id not in parties]
+            confusable = tuple(relative for relative in others if names[relative.person.name] > 1)
             if confusable and account.status == "active":
                 record = f"Account/{account.id}"
-                found.append(OpenAccount(patient=account.patient, record=record, relatives=confusable))
-        return {"": found}
+                missing.append(OpenAccount(patient=account.patient, record=record, relatives=confusable))
+        return {"": missing}
 
     @override
     def params_for(
@@ -165,9 +165,9 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     @override
     def gold(self, p: AddGuarantorParams, fhir: LatestResponse) -> Gold:
         url = f"/Account/{p.account.id}"
-        known = yield Get(url)
-        guarantors = [*known.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]
-        yield Put(url, {**known, "guarantor": guarantors})
+        account = yield Get(url)
+        guarantors = [*account.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]
+        yield Put(url, {**account, "guarantor": guarantors})
         yield Finish([p.account.id])
 
     @override
@@ -185,10 +185,13 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
         yield "the new one on hold", put(*old, {**new, "onHold": True})
         yield "the new one until today", put(*old, {**new, "period": {"start": p.today, "end": p.today}})
         yield "the new one from next year on", put(*old, {**new, "period": {"start": f"{int(p.today[:4]) + 1}-12-31"}})
-        yield "old ones put on hold, or taken off", put(*({**one, "onHold": not one["onHold"]} for one in old), new)
+        yield (
+            "old ones put on hold, or taken off",
+            put(*({**guarantor, "onHold": not guarantor["onHold"]} for guarantor in old), new),
+        )
         party = {"party": reference("Patient", p.patient.id)}
         yield "the patient", put(*old, party)
-        same_name = (one for one in p.scene.relatives if one.person.name == p.guarantor.person.name)
+        same_name = (relative for relative in p.scene.relatives if relative.person.name == p.guarantor.person.name)
         for other in (*p.scene.relatives_of(p.patient.id), *same_name):
             if other == p.guarantor:
                 continue
@@ -225,21 +228,23 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     def checks(self, p: AddGuarantorParams, end: FinishedEpisode) -> Iterator[Check]:
         party = f"RelatedPerson/{p.guarantor.person.id}"
         after = end.after_update("Account", p.account.id)
-        guarantors = [one for one in after.get("guarantor", []) if isinstance(one, dict)]
-        mine = [one for one in guarantors if end.refers(one.get("party")) == party]
-        others = [one for one in guarantors if one not in mine]
+        guarantors = [guarantor for guarantor in after.get("guarantor", []) if isinstance(guarantor, dict)]
+        mine = [guarantor for guarantor in guarantors if end.refers(guarantor.get("party")) == party]
+        others = [guarantor for guarantor in guarantors if guarantor not in mine]
         yield from update_checks(end, "Account", p.account.id, changing=("guarantor",), called="account")
         for name, there in (
             ("a status", "status" in after),
-            ("a guarantor", any("party" in one for one in guarantors)),
+            ("a guarantor", any("party" in guarantor for guarantor in guarantors)),
         ):
             yield Check(name=f"the account has {name}", passed=not after or there, level="exists")
-        yield equal("guarantor added", [end.refers(one.get("party")) for one in mine], [party])
-        counts = all(_in_force(one, p.today) for one in mine)
+        yield equal("guarantor added", [end.refers(guarantor.get("party")) for guarantor in mine], [party])
+        counts = all(_in_force(guarantor, p.today) for guarantor in mine)
         yield Check(name="guarantor in force", passed=counts, expected="from today, no end, not on hold", actual=mine)
-        known = account_resource(p.account).get("guarantor", [])
-        lost = differences({"guarantor": known}, {"guarantor": others}, base_url=end.base_url)
-        yield Check(name="other guarantors unchanged", passed=not after or not lost, expected=known, actual=others)
+        guarantors_before = account_resource(p.account).get("guarantor", [])
+        lost = differences({"guarantor": guarantors_before}, {"guarantor": others}, base_url=end.base_url)
+        yield Check(
+            name="other guarantors unchanged", passed=not after or not lost, expected=guarantors_before, actual=others
+        )
         (answer,) = end.answer_ids("Account")
         yield equal("answer", answer, p.account.id)
 

@@ -93,7 +93,7 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         relatives = draw_relatives(rng, today, ids, people, (2, 3, 3), youngest=_ADULT)
         accounts: list[AccountRecord] = []
         for person in people:
-            parties = [one.person.id for one in relatives if one.patient == person.id]
+            parties = [relative.person.id for relative in relatives if relative.patient == person.id]
             accounts += _draw_accounts(rng, today, ids, person.id, parties)
         return BillingScene(patients=people, relatives=relatives, accounts=tuple(accounts))
 
@@ -103,17 +103,17 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         # the patient with a namesake.
         present: list[GuaranteedDays] = []
         absent: list[GuaranteedDays] = []
-        active = {one.patient: one for one in scene.accounts if one.status == "active"}
+        active = {account.patient: account for account in scene.accounts if account.status == "active"}
         for person in scene.patients:
-            others = [_turns(one) for one in scene.accounts_of(person.id) if one.status != "active"]
+            others = [_turns(account) for account in scene.accounts_of(person.id) if account.status != "active"]
             namesakes_days = [days for id in scene.namesakes(person) for days, _ in _turns(active[id])]
             turns, held = _turns(active[person.id]), _turns(active[person.id], on_hold=True)
             gaps = gaps_between([days for days, _ in turns])
-            times = {party: [days for days, one in turns if one == party] for _, party in turns}
+            times = {party: [days for days, turn in turns if turn == party] for _, party in turns}
             for party, own in {**times, "": gaps}.items():
-                misleading = [[days for days, one in among if one != party] for among in (held, *others)]
+                misleading = [[days for days, key in among if key != party] for among in (held, *others)]
                 if left := intersection(own, *misleading, namesakes_days):
-                    edges = tuple(edge for one in own for edge in one)
+                    edges = tuple(edge for span in own for edge in span)
                     record = f"RelatedPerson/{party}" if party else ""
                     days = GuaranteedDays(patient=person.id, record=record, days=tuple(left), edges=edges)
                     (present if party else absent).append(days)
@@ -128,7 +128,7 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
             patient=scene.patient(chosen.patient),
             day=draw_day(rng, chosen.days, chosen.edges),
             party=chosen.record_id,
-            account=next(one for one in scene.accounts_of(chosen.patient) if one.status == "active"),
+            account=next(account for account in scene.accounts_of(chosen.patient) if account.status == "active"),
         )
 
     @override
@@ -137,9 +137,9 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
 
     @override
     def gold(self, p: SearchGuarantorParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
-        guarantors = [one for account in entries(found) for one in account.get("guarantor", [])]
-        parties = [one["party"]["reference"] for one in guarantors if guarantees_on(one, p.day)]
+        bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
+        guarantors = [guarantor for account in entries(bundle) for guarantor in account.get("guarantor", [])]
+        parties = [guarantor["party"]["reference"] for guarantor in guarantors if guarantees_on(guarantor, p.day)]
         yield Finish([party.rpartition("/")[2] for party in parties])
 
     @override
@@ -150,7 +150,7 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         if not self.present:
             about = [Get("/RelatedPerson", {"patient": p.patient.id}), Get("/Coverage", {"patient": p.patient.id})]
             yield "looks at relatives and insurance only", [*about, Finish()]
-            closed = next(one for one in p.scene.accounts_of(p.patient.id) if one.status != "active")
+            closed = next(account for account in p.scene.accounts_of(p.patient.id) if account.status != "active")
             yield "looks at another account only", [Get(f"/Account/{closed.id}"), Finish()]
 
     @override
@@ -214,7 +214,11 @@ class SearchGuarantorAbsent(_SearchGuarantor):
 
 def _turns(account: AccountRecord, *, on_hold: bool = False) -> list[tuple[DayRange, str]]:
     """Return the period and the id of each guarantor of an account, sorted."""
-    return sorted((day_range(one.start, one.end), one.party) for one in account.guarantors if one.on_hold == on_hold)
+    return sorted(
+        (day_range(guarantor.start, guarantor.end), guarantor.party)
+        for guarantor in account.guarantors
+        if guarantor.on_hold == on_hold
+    )
 
 
 def _draw_accounts(
@@ -226,8 +230,8 @@ def _draw_accounts(
     for _ in spans[1:]:
         turns.append(_another(rng, parties, turns[-1]))
     entries = [
-        Guarantor(party=party, start=iso_day(one[0]), end=iso_day(one[1]))
-        for party, one in zip(turns, spans, strict=True)
+        Guarantor(party=party, start=iso_day(span[0]), end=iso_day(span[1]))
+        for party, span in zip(turns, spans, strict=True)
     ]
     if rng.random() < 0.3:
         entries[0] = entries[0].model_copy(update={"start": None})
@@ -238,7 +242,7 @@ def _draw_accounts(
     entries.append(Guarantor(party=rng.choice(parties), on_hold=True, **bounds))
     rng.shuffle(entries)
     opened = iso_day(spans[0][0] - rng.randrange(1, 400))
-    found = [
+    accounts = [
         AccountRecord(id=ids.new("Account"), patient=patient, status="active", opened=opened, guarantors=tuple(entries))
     ]
     for _ in range(rng.choice((2, 2, 3))):
@@ -256,12 +260,12 @@ def _draw_accounts(
                 Guarantor(party=after, start=iso_day(change + 1)),
             ),
         )
-        found.append(account)
-    return found
+        accounts.append(account)
+    return accounts
 
 
 def _another(rng: random.Random, parties: Sequence[str], party: str) -> str:
-    return rng.choice([one for one in parties if one != party])
+    return rng.choice([key for key in parties if key != party])
 
 
 TASKS = (SearchGuarantorPresent, SearchGuarantorAbsent)

@@ -93,8 +93,8 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
         services = new_places(rng, ids, model.city, model.state, "HealthcareService")
         schedules = tuple(_schedules(rng, world, ids, model, services))
         clinic = Clinic(places=services, schedules=schedules, today=world.now.date())
-        groups = [(one.id,) for one in schedules]
-        days = [_FIRST_DAYS if one.also_at else _DAYS for one in schedules]
+        groups = [(schedule.id,) for schedule in schedules]
+        days = [_FIRST_DAYS if schedule.also_at else _DAYS for schedule in schedules]
         return self.slot_scene(ids, world, clinic, lambda: consulting_hours(rng, clinic.today, groups, days))
 
     @override
@@ -105,12 +105,14 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
                 continue
             (language,) = (code for code in schedule.languages if code != "en")
             provider = schedule.provider
-            (service,) = (one for one in clinic.places if one.reference == schedule.place)
-            found: dict[tuple[str, ...], list[str]] = {}
-            for one in clinic.schedules:
-                found.setdefault(_lacks(one, schedule.place, language, provider), []).append(one.id)
+            (service,) = (place for place in clinic.places if place.reference == schedule.place)
+            by_request: dict[tuple[str, ...], list[str]] = {}
+            for provider_schedule in clinic.schedules:
+                by_request.setdefault(_lacks(provider_schedule, schedule.place, language, provider), []).append(
+                    provider_schedule.id
+                )
             matching, *failing_one = (
-                tuple(found[lack]) for lack in ((), ("service",), ("language",), ("gender",), ("city",))
+                tuple(by_request[lack]) for lack in ((), ("service",), ("language",), ("gender",), ("city",))
             )
             yield ProviderRequest(
                 matching=matching,
@@ -160,7 +162,7 @@ def _schedules(
 ) -> Iterator[ProviderSchedule]:
     """Yield two schedules (one at each service) of two providers, and one schedule at both services of two others."""
     both = tuple(rng.sample([code for code in LANGUAGES if code != "en"], 2))
-    here, there = (one.reference for one in services)
+    here, there = (service.reference for service in services)
     for language in both:
         person = _provider(rng, world, ids, model, model.gender, model.city)
         languages: tuple[str, ...] = rng.choice((("en", language), (language, "en"), (language,)))

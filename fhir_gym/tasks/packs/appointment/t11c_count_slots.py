@@ -95,8 +95,8 @@ class CountSlots(FindOpenSlots[ServiceRequest]):
     def draw_scene(self, rng: random.Random, world: World) -> SlotScene:
         ids = IdAllocator(rng, world)
         drawn = joint_clinic(rng, world, ids, 3)
-        one, other = rng.sample(_SERVICES, 2)
-        offered = ((one,), (other,), rng.choice(((one, other), (other, one)))) * 2
+        service, other = rng.sample(_SERVICES, 2)
+        offered = ((service,), (other,), rng.choice(((service, other), (other, service)))) * 2
         schedules = tuple(
             schedule.model_copy(update={"specialties": specialties})
             for schedule, specialties in zip(drawn.schedules, offered, strict=True)
@@ -111,8 +111,8 @@ class CountSlots(FindOpenSlots[ServiceRequest]):
         services = {service.code: service for schedule in clinic.schedules for service in schedule.specialties}
         for place in clinic.places:
             for service in services.values():
-                here = {one.id for one in clinic.schedules if one.place == place.reference}
-                offering = {one.id for one in clinic.schedules if service in one.specialties}
+                here = {schedule.id for schedule in clinic.schedules if schedule.place == place.reference}
+                offering = {schedule.id for schedule in clinic.schedules if service in schedule.specialties}
                 failing_one = tuple(sorted(offering - here)), tuple(sorted(here - offering))
                 yield ServiceRequest(
                     matching=tuple(sorted(here & offering)), failing_one=failing_one, place=place, service=service

@@ -90,8 +90,8 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
         ]
         places = new_places(rng, ids, doctors[0].city, doctors[0].state)
         schedules = tuple(
-            ProviderSchedule(id=ids.new("Schedule"), provider=one, place=place.reference)
-            for one in doctors
+            ProviderSchedule(id=ids.new("Schedule"), provider=doctor, place=place.reference)
+            for doctor in doctors
             for place in rng.sample(places, rng.randrange(1, 3))
         )
         clinic = Clinic(places=places, schedules=schedules, today=world.now.date())
@@ -101,7 +101,7 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
 
     @override
     def requests(self, clinic: Clinic) -> Iterator[DoctorRequest]:
-        for doctor in {one.provider.id: one.provider for one in clinic.schedules}.values():
+        for doctor in {schedule.provider.id: schedule.provider for schedule in clinic.schedules}.values():
             matching, family, given = [], [], []
             for schedule in clinic.schedules:
                 if schedule.provider == doctor:
@@ -133,12 +133,12 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
 def _doctors(rng: random.Random, world: World) -> list[tuple[str, str, str, str]]:
     """Draw name, gender and date of birth of four doctors: all combinations of two given names and two family names."""
     while True:
-        one, other = (new_person(rng, world, "", resource_type="Practitioner") for _ in range(2))
-        doubled = "-" not in one.family and rng.random() < _DOUBLED
-        families = (one.family, longer_family(rng, one) if doubled else other.family)
-        names = [*product((one.given, other_given(rng, one)), families)]
+        person, other = (new_person(rng, world, "", resource_type="Practitioner") for _ in range(2))
+        doubled = "-" not in person.family and rng.random() < _DOUBLED
+        families = (person.family, longer_family(rng, person) if doubled else other.family)
+        names = [*product((person.given, other_given(rng, person)), families)]
         if families[0] != families[1] and all(is_new_name(world, "Practitioner", *name) for name in names):
-            return [(*name, one.gender, rng.choice((one, other)).birth_date) for name in names]
+            return [(*name, person.gender, rng.choice((person, other)).birth_date) for name in names]
 
 
 TASKS = (SlotOfDoctor,)

@@ -116,13 +116,15 @@ def _drafts(rng: random.Random, today: date, groups: Sequence[Sequence[str]]) ->
         without = rng.choice([(week, group) for week in (0, _WEEK) for group in groups])
         has_all = rng.random() < _HAS_ALL
         for week in (0, _WEEK):
-            wanted = [
+            places_and_days = [
                 (group, status)
                 for group in groups
                 for status in ["free"] * _free(rng, has_all or (week, group) != without) + [taken_status(rng)]
             ]
             hours = hours_on(today + timedelta(days=ahead + week))
-            for (group, status), quarter in zip(wanted, _moments(rng, hours, len(wanted)), strict=True):
+            for (group, status), quarter in zip(
+                places_and_days, _moments(rng, hours, len(places_and_days)), strict=True
+            ):
                 yield SlotDraft(quarter, rng.choice(group), status)
     if first + _DAYS > _WEEK:
         for group, quarter in zip(groups, rng.sample(hours_on(today), len(groups)), strict=True):

@@ -105,11 +105,15 @@ class WeekdayMornings(FindOpenSlots[MorningRequest]):
 
     @override
     def requests(self, clinic: Clinic) -> Iterator[MorningRequest]:
-        for one in place_requests(clinic):
+        for place_request in place_requests(clinic):
             for weekday in clinic.weekdays:
                 for hour in _HOURS:
                     yield MorningRequest(
-                        matching=one.matching, failing_one=one.failing_one, place=one.place, weekday=weekday, hour=hour
+                        matching=place_request.matching,
+                        failing_one=place_request.failing_one,
+                        place=place_request.place,
+                        weekday=weekday,
+                        hour=hour,
                     )
 
     @override

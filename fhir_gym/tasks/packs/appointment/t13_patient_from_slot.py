@@ -90,7 +90,9 @@ class PatientFromSlotParams(SceneParams):
     @property
     def doctor(self) -> Person:
         """The doctor of the slot."""
-        return next(one.provider for one in self.scene.schedules if one.provider.id == self.visit.practitioner)
+        return next(
+            schedule.provider for schedule in self.scene.schedules if schedule.provider.id == self.visit.practitioner
+        )
 
 
 class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]):
@@ -147,15 +149,15 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
     @override
     def candidates(self, scene: VisitScene) -> dict[str, list[BookedVisit]]:
         # Choose one visit of each patient that can be identified only by name, day, hour and status together.
-        booked = [one for one in scene.visits if one.status == _BOOKED]
-        contested = {one.slot.id for one in scene.visits if one.status != _BOOKED}
-        found: dict[str, BookedVisit] = {}
-        for one in booked:
-            place = one.slot
-            others = {(each.slot.schedule, each.slot.start) for each in booked if each.patient != one.patient}
+        booked = [visit for visit in scene.visits if visit.status == _BOOKED]
+        contested = {visit.slot.id for visit in scene.visits if visit.status != _BOOKED}
+        by_patient: dict[str, BookedVisit] = {}
+        for visit in booked:
+            place = visit.slot
+            others = {(each.slot.schedule, each.slot.start) for each in booked if each.patient != visit.patient}
             if place.id in contested and every_detail_matters(scene.schedules, place.schedule, place.start, others):
-                found.setdefault(one.patient, one)
-        return {"": [*found.values()]}
+                by_patient.setdefault(visit.patient, visit)
+        return {"": [*by_patient.values()]}
 
     @override
     def params_for(
@@ -165,7 +167,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
 
     @override
     def scene_resources(self, scene: VisitScene, world: World) -> list[Resource]:
-        slots = {one.slot.id: one.slot for one in scene.visits}
+        slots = {visit.slot.id: visit.slot for visit in scene.visits}
         return [
             *without_contact((*clinic_resources((), scene.schedules, world), *map(patient_resource, scene.patients))),
             *map(slot_resource, (*slots.values(), *scene.free)),
@@ -192,8 +194,8 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
             "start": p.visit.slot.start,
         }
         taken = next(entries((yield Get("/Slot", query))))
-        found = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": _BOOKED})
-        yield Finish([_patient_of(next(entries(found)))])
+        bundle = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": _BOOKED})
+        yield Finish([_patient_of(next(entries(bundle)))])
 
     @override
     def equivalents(self, p: PatientFromSlotParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
@@ -272,13 +274,13 @@ def _visits(
 
 def _appointment(visit: BookedVisit) -> Resource:
     """Build the Appointment of a visit."""
-    made = booking_resource(visit)
-    return made if visit.patient_first else {**made, "participant": made["participant"][::-1]}
+    appointment = booking_resource(visit)
+    return appointment if visit.patient_first else {**appointment, "participant": appointment["participant"][::-1]}
 
 
-def _patient_of(found: Resource) -> str:
+def _patient_of(appointment: Resource) -> str:
     """Return the id of the patient who takes part in an appointment."""
-    actors = (parse_reference(one.get("actor")) for one in found["participant"])
+    actors = (parse_reference(participant.get("actor")) for participant in appointment["participant"])
     return next(actor[1] for actor in actors if actor and actor[0] == "Patient")
 
 

@@ -71,7 +71,7 @@ class MakeAppointmentParams(SceneParams):
     @property
     def doctor(self) -> Person:
         """The doctor."""
-        return next(one.provider for one in self.scene.schedules if one.id == self.slot.schedule)
+        return next(schedule.provider for schedule in self.scene.schedules if schedule.id == self.slot.schedule)
 
 
 class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
@@ -120,16 +120,16 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotRecord]]:
-        free = [one for one in scene.slots if one.status == "free"]
-        void = {(one.schedule, one.start) for one in scene.slots if one.status == _VOID}
-        there = {(one.schedule, one.start) for one in free}
+        free = [slot for slot in scene.slots if slot.status == "free"]
+        void = {(slot.schedule, slot.start) for slot in scene.slots if slot.status == _VOID}
+        there = {(slot.schedule, slot.start) for slot in free}
         return {
             "": [
-                one
-                for one in free
-                if one.start > scene.now
-                and (one.schedule, one.start) in void
-                and every_detail_matters(scene.schedules, one.schedule, one.start, there)
+                slot
+                for slot in free
+                if slot.start > scene.now
+                and (slot.schedule, slot.start) in void
+                and every_detail_matters(scene.schedules, slot.schedule, slot.start, there)
             ]
         }
 
@@ -159,16 +159,16 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
         doctor_id = yield from find_practitioner(p.doctor)
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.slot.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
-        made = yield Post("/Appointment", _taking(free, patient_id, doctor_id))
+        appointment = yield Post("/Appointment", _taking(free, patient_id, doctor_id))
         yield put_status(free, "busy")
-        yield Finish([made["id"]])
+        yield Finish([appointment["id"]])
 
     @override
     def near_misses(self, p: MakeAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         finish = gold[-1]
-        slots = [one for one in p.scene.slots if one.id != p.slot.id]
-        near = [one for one in slots if p.slot.start == one.start or p.slot.schedule == one.schedule]
-        others = [one for one in p.scene.people if one.id != p.patient.id]
+        slots = [slot for slot in p.scene.slots if slot.id != p.slot.id]
+        near = [slot for slot in slots if p.slot.start == slot.start or p.slot.schedule == slot.schedule]
+        others = [person for person in p.scene.people if person.id != p.patient.id]
         bookings = [
             *((f"Slot/{slot.id}", slot, p.patient) for slot in near[:_MOST_SLOTS]),
             *((f"for Patient/{person.id}", p.slot, person) for person in others[:_MOST_PEOPLE]),
@@ -191,14 +191,14 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
     @override
     def checks(self, p: MakeAppointmentParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
-        found = new_resource(end, "Appointment", answer)
+        appointment = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")
-        yield equal("appointment status", found.get("status"), "booked")
+        yield equal("appointment status", appointment.get("status"), "booked")
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.doctor.id}")
-        yield participants_check(end, found, both)
-        yield from place_checks(end, found, p.slot)
+        yield participants_check(end, appointment, both)
+        yield from place_checks(end, appointment, p.slot)
         yield from slot_checks(end, p.slot, "busy")
-        yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
+        yield answered(end, Appointment=appointment.get("id", "the id of the new appointment"))
 
 
 class MakeAppointment(_BookAppointment):

@@ -112,8 +112,8 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[Booking]]:
-        found = (self.asked_of(scene, person) for person in confusable(scene.people))
-        return {"": [one for one in found if one is not None]}
+        bookings = (self.asked_of(scene, person) for person in confusable(scene.people))
+        return {"": [booking for booking in bookings if booking is not None]}
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: AppointmentScene, chosen: Booking) -> BookingParams:
@@ -126,17 +126,17 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
     @override
     def gold(self, p: BookingParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.patient)
-        found = yield from self.find(p, patient_id)
-        yield put_status(found, "cancelled")
-        taken = yield Get(f"/{found['slot'][0]['reference']}")
+        appointment = yield from self.find(p, patient_id)
+        yield put_status(appointment, "cancelled")
+        taken = yield Get(f"/{appointment['slot'][0]['reference']}")
         yield put_status(taken, "free")
-        yield Finish([found["id"], taken["id"]])
+        yield Finish([appointment["id"], taken["id"]])
 
     @override
     def near_misses(self, p: BookingParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        others = [one for one in p.scene.bookings if one.id != p.booking.id and one.slot.id]
-        mine = [one for one in others if one.patient == p.patient.id]
-        for decoy in (*mine, *[one for one in others if one not in mine][:_OTHERS]):
+        others = [booking for booking in p.scene.bookings if booking.id != p.booking.id and booking.slot.id]
+        mine = [booking for booking in others if booking.patient == p.patient.id]
+        for decoy in (*mine, *[booking for booking in others if booking not in mine][:_OTHERS]):
             changes = [put_status(booking_resource(decoy), "cancelled"), put_status(slot_resource(decoy.slot), "free")]
             finish = Finish([decoy.id, decoy.slot.id])
             yield f"cancels the {decoy.status} one at {decoy.slot.start}", [*changes, finish]
@@ -167,11 +167,11 @@ class _CancelNext(_Cancel):
         self, rng: random.Random, ids: IdAllocator, now: datetime, people: Sequence[Person], schedules: Schedules
     ) -> Iterator[Booking]:
         ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people) * _MOST)
-        known = {one.id for one in confusable(people)}
+        confusable_ids = {person.id for person in confusable(people)}
         ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         for person in people:
             own, other = rng.sample(schedules, 2)
-            if person.id not in known:
+            if person.id not in confusable_ids:
                 yield new_booking(rng, ids, person, own, half_hour(now, min(ahead.pop(), ahead.pop())), _MINUTES)
                 continue
             yield new_booking(rng, ids, person, own, half_hour(now, -ago.pop()), _MINUTES, in_slot=False)
@@ -224,9 +224,9 @@ class CancelAppointment(_CancelNext):
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:
         return earliest_match(
             scene.bookings,
-            lambda one: one.patient == person.id,
-            lambda one: one.status == "booked",
-            lambda one: one.start > scene.now,
+            lambda booking: booking.patient == person.id,
+            lambda booking: booking.status == "booked",
+            lambda booking: booking.start > scene.now,
         )
 
     @override
@@ -276,8 +276,8 @@ class CancelWithProvider(_CancelNext):
 
     @override
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:
-        found = (_earliest_with(scene, person.id, schedule.provider.id) for schedule in scene.schedules)
-        return next((one for one in found if one is not None), None)
+        bookings = (_earliest_with(scene, person.id, schedule.provider.id) for schedule in scene.schedules)
+        return next((booking for booking in bookings if booking is not None), None)
 
     @override
     def prompt_values(self, p: BookingParams, world: World) -> dict[str, str]:
@@ -350,10 +350,10 @@ class CancelMondayAppointment(_Cancel):
             in_slot = status == "booked" and start > now and (days == 0 or rng.random() < _SOMETIMES)
             return new_booking(rng, ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
 
-        known = {one.id for one in confusable(people)}
+        confusable_ids = {person.id for person in confusable(people)}
         for person in people:
             yield booking(person, 0)
-            if person.id not in known:
+            if person.id not in confusable_ids:
                 continue
             yield from (booking(person, 0, rng.choice(_NOT_BOOKED)) for _ in range(2))
             yield from (booking(person, days) for days in (-7, 7))
@@ -365,9 +365,9 @@ class CancelMondayAppointment(_Cancel):
         day = next_weekday(datetime.fromisoformat(scene.now), _MONDAY).isoformat()
         return unique_match(
             scene.bookings,
-            lambda one: one.patient == person.id,
-            lambda one: one.status == "booked",
-            lambda one: one.start.startswith(day),
+            lambda booking: booking.patient == person.id,
+            lambda booking: booking.status == "booked",
+            lambda booking: booking.start.startswith(day),
         )
 
     @override
@@ -380,10 +380,10 @@ def _earliest_with(scene: AppointmentScene, patient: str, doctor: str) -> Bookin
     """Return a patient's earliest future booked appointment with a doctor; None if a condition does not matter."""
     return earliest_match(
         scene.bookings,
-        lambda one: one.patient == patient,
-        lambda one: one.practitioner == doctor,
-        lambda one: one.status == "booked",
-        lambda one: one.start > scene.now,
+        lambda booking: booking.patient == patient,
+        lambda booking: booking.practitioner == doctor,
+        lambda booking: booking.status == "booked",
+        lambda booking: booking.start > scene.now,
     )
 
 

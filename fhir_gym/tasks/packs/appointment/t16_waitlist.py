@@ -182,7 +182,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
             if rng.random() < _OFTEN:
                 past = half_hour(world.now, -ago.pop())
                 bookings.append(new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False))
-            waits = [(one, "waitlist") for one in rest] + [(own, "cancelled")]
+            waits = [(schedule, "waitlist") for schedule in rest] + [(own, "cancelled")]
             for schedule, status in rng.sample(waits, rng.randrange(len(waits) + 1)):
                 begin = world.now.date() + timedelta(days=rng.randrange(1, _DAYS))
                 end = begin + timedelta(days=rng.randrange(1, 31))
@@ -200,7 +200,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[WaitlistCandidate]]:
-        return {"": [WaitlistCandidate(booking=one) for one in scene.bookings if one.start > scene.now]}
+        return {"": [WaitlistCandidate(booking=booking) for booking in scene.bookings if booking.start > scene.now]}
 
     @override
     def params_for(
@@ -211,7 +211,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         ahead = rng.randrange((visit - today).days)
         first = today + timedelta(days=ahead)
         # The window must not end on the same day as an entry on file.
-        taken = {one.end for one in scene.waiting}
+        taken = {entry.end for entry in scene.waiting}
         lengths = range(1, (visit - today).days - ahead + 1)
         free = [days for days in lengths if (first + timedelta(days=days - 1)).isoformat() not in taken]
         days = rng.choice(free or lengths)
@@ -232,7 +232,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     @override
     def gold(self, p: AddToWaitlistParams, fhir: LatestResponse) -> Gold:
         doctor_id = yield from find_practitioner(p.doctor)
-        made = yield Post(
+        appointment = yield Post(
             "/Appointment",
             {
                 "resourceType": "Appointment",
@@ -241,7 +241,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
                 "requestedPeriod": [{"start": p.first, "end": p.until}],
             },
         )
-        yield Finish([made["id"]])
+        yield Finish([appointment["id"]])
 
     @override
     def near_misses(self, p: AddToWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -285,12 +285,12 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     @override
     def checks(self, p: AddToWaitlistParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("Appointment")
-        found = new_resource(end, "Appointment", answer)
+        appointment = new_resource(end, "Appointment", answer)
         yield created_check(end, "Appointment")
-        yield equal("appointment status", found.get("status"), "waitlist")
-        yield participants_check(end, found, waiting_participants(p.patient.id, p.doctor.id))
-        yield from window_checks(found.get("requestedPeriod"), p.first, (_days_after(p.until, -1), p.until))
-        yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
+        yield equal("appointment status", appointment.get("status"), "waitlist")
+        yield participants_check(end, appointment, waiting_participants(p.patient.id, p.doctor.id))
+        yield from window_checks(appointment.get("requestedPeriod"), p.first, (_days_after(p.until, -1), p.until))
+        yield answered(end, Appointment=appointment.get("id", "the id of the new appointment"))
 
     def _wanted(self, p: AddToWaitlistParams, id: str) -> WaitlistEntry:
         return WaitlistEntry(
@@ -363,8 +363,8 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[WaitlistEntry]]:
-        found = (_only_entry(scene, person.id) for person in scene.people)
-        return {"": [one for one in found if one is not None]}
+        waitlist_entries = (_only_entry(scene, person.id) for person in scene.people)
+        return {"": [entry for entry in waitlist_entries if entry is not None]}
 
     @override
     def params_for(
@@ -385,10 +385,10 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
 
     @override
     def near_misses(self, p: RemoveFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        waiting = [one for one in p.scene.waiting if one.id != p.entry.id]
-        mine = [one for one in waiting if one.patient == p.patient.id]
-        bookings = [one for one in p.scene.bookings if one.patient == p.patient.id]
-        strangers = [one for one in waiting if one not in mine][:_OTHERS]
+        waiting = [entry for entry in p.scene.waiting if entry.id != p.entry.id]
+        mine = [entry for entry in waiting if entry.patient == p.patient.id]
+        bookings = [booking for booking in p.scene.bookings if booking.patient == p.patient.id]
+        strangers = [entry for entry in waiting if entry not in mine][:_OTHERS]
         for body in (*map(booking_resource, bookings), *map(waitlist_resource, (*mine, *strangers))):
             cancel = put_status(body, "cancelled")
             yield f"cancels the {body['status']} one {body['id']}", [cancel, Finish([body["id"]])]
@@ -409,7 +409,7 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
 
 def _only_entry(scene: AppointmentScene, patient: str) -> WaitlistEntry | None:
     """Return a patient's active waitlist entry; None if the patient has no active entry or several."""
-    return unique_match(scene.waiting, lambda one: one.patient == patient, lambda one: one.status == "waitlist")
+    return unique_match(scene.waiting, lambda entry: entry.patient == patient, lambda entry: entry.status == "waitlist")
 
 
 def _days_ahead(number: int) -> str:

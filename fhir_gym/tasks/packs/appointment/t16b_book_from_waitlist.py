@@ -141,8 +141,10 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
             for status in ("waitlist", *["cancelled"] * rng.choice((1, 1, 2)))
         ]
         further = rng.choice(others)
-        waiting += [new_waitlist_entry(rng, ids, one, further, *_period(rng, rng.choice(lines))) for one in people]
-        slots = tuple(one for line in lines for one in line)
+        waiting += [
+            new_waitlist_entry(rng, ids, person, further, *_period(rng, rng.choice(lines))) for person in people
+        ]
+        slots = tuple(slot for line in lines for slot in line)
         return AppointmentScene(
             now=instant(world.now),
             people=people,
@@ -155,8 +157,8 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotMatch[WaitlistEntry]]]:
-        found = (_match_of(scene, entry) for entry in scene.waiting)
-        return {"": [one for one in found if one is not None]}
+        matches = (_match_of(scene, entry) for entry in scene.waiting)
+        return {"": [match for match in matches if match is not None]}
 
     @override
     def params_for(
@@ -177,19 +179,19 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         provider = ("schedule.actor", f"Practitioner/{doctor_id}")
         bounds = [("start", f"ge{period['start']}"), ("start", f"lt{period['end']}")]
         free = entries((yield Get("/Slot", [provider, ("status", "free"), *bounds])))
-        found = next(one for one in free if parse_instant(one["end"]) <= parse_instant(period["end"]))
-        yield Put(f"/Appointment/{entry['id']}", _into(entry, found))
-        yield put_status(found, "busy")
-        yield Finish([entry["id"], found["id"]])
+        chosen = next(slot for slot in free if parse_instant(slot["end"]) <= parse_instant(period["end"]))
+        yield Put(f"/Appointment/{entry['id']}", _into(entry, chosen))
+        yield put_status(chosen, "busy")
+        yield Finish([entry["id"], chosen["id"]])
 
     @override
     def near_misses(self, p: BookFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        others = [one for one in p.scene.slots if one.id != p.slot.id]
-        near = sorted(others, key=lambda one: (one.schedule != p.slot.schedule, _apart(one, p.slot)))
+        others = [slot for slot in p.scene.slots if slot.id != p.slot.id]
+        near = sorted(others, key=lambda slot: (slot.schedule != p.slot.schedule, _apart(slot, p.slot)))
         for slot in near[: 3 * _OTHERS]:
             yield f"books Slot/{slot.id}", _booking(p.entry, slot_resource(slot))
-        mine = [one for one in p.scene.waiting if one.patient == p.patient.id and one.id != p.entry.id]
-        strangers = [one for one in p.scene.waiting if one.patient != p.patient.id][:_OTHERS]
+        mine = [entry for entry in p.scene.waiting if entry.patient == p.patient.id and entry.id != p.entry.id]
+        strangers = [entry for entry in p.scene.waiting if entry.patient != p.patient.id][:_OTHERS]
         for entry in (*mine, *strangers):
             yield f"books the {entry.status} entry {entry.id}", _booking(entry, slot_resource(p.slot))
         body = {
@@ -198,9 +200,9 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         }
         (_, take, finish) = _booking(p.entry, slot_resource(p.slot))
         yield "changes the period", [Put(f"/Appointment/{p.entry.id}", body), take, finish]
-        made = {name: value for name, value in body.items() if name not in ("id", "requestedPeriod")}
+        new_body = {name: value for name, value in body.items() if name not in ("id", "requestedPeriod")}
         off = put_status(waitlist_resource(p.entry), "cancelled")
-        new = [Put("/Appointment/mine", {**made, "id": "mine"}), off, take]
+        new = [Put("/Appointment/mine", {**new_body, "id": "mine"}), off, take]
         yield "makes a new one", [*new, Finish(["mine", p.slot.id])]
 
     @override
@@ -251,7 +253,7 @@ def _line(rng: random.Random, ids: IdAllocator, now: datetime, schedule: Provide
 
 def _period(rng: random.Random, line: list[SlotRecord]) -> tuple[str, str]:
     """Draw a period that contains one free slot, often at an edge; the neighbouring slots may overlap the period."""
-    free = [n for n, one in enumerate(line) if one.status == "free"]
+    free = [n for n, slot in enumerate(line) if slot.status == "free"]
     n = rng.randrange(1, len(free) - 1)
     before, here, after = (parse_instant(line[free[i]].start) for i in (n - 1, n, n + 1))
     first, last = (parse_instant(line[i].start) for i in (free[n - 1] + 1, free[n + 1] - 1))
@@ -262,32 +264,32 @@ def _period(rng: random.Random, line: list[SlotRecord]) -> tuple[str, str]:
 
 def _match_of(scene: AppointmentScene, entry: WaitlistEntry) -> SlotMatch[WaitlistEntry] | None:
     """Return the entry and its slot if each is the only record that meets all conditions; otherwise None."""
-    schedules = [one.id for one in scene.schedules if one.provider.id == entry.practitioner]
+    schedules = [schedule.id for schedule in scene.schedules if schedule.provider.id == entry.practitioner]
     only = unique_match(
         scene.waiting,
-        lambda one: one.patient == entry.patient,
-        lambda one: one.practitioner == entry.practitioner,
-        lambda one: one.status == "waitlist",
+        lambda waitlist_entry: waitlist_entry.patient == entry.patient,
+        lambda waitlist_entry: waitlist_entry.practitioner == entry.practitioner,
+        lambda waitlist_entry: waitlist_entry.status == "waitlist",
     )
     if only != entry:
         return None
     slot = unique_match(
         scene.slots,
-        lambda one: one.schedule in schedules,
-        lambda one: one.status == "free",
-        lambda one: one.start >= entry.start,
-        lambda one: one.end <= entry.end,
+        lambda slot: slot.schedule in schedules,
+        lambda slot: slot.status == "free",
+        lambda slot: slot.start >= entry.start,
+        lambda slot: slot.end <= entry.end,
     )
     return SlotMatch(entry, slot) if slot else None
 
 
-def _apart(one: SlotRecord, other: SlotRecord) -> timedelta:
-    return abs(parse_instant(one.start) - parse_instant(other.start))
+def _apart(slot: SlotRecord, other: SlotRecord) -> timedelta:
+    return abs(parse_instant(slot.start) - parse_instant(other.start))
 
 
 def _into(entry: Resource, free: Resource) -> Resource:
     """Return the appointment of a waitlist entry after it is booked into a slot."""
-    participants = [{**one, "status": "accepted"} for one in entry["participant"]]
+    participants = [{**participant, "status": "accepted"} for participant in entry["participant"]]
     kept = {name: value for name, value in entry.items() if name != "requestedPeriod"}
     return {**in_slot({**kept, "status": "booked"}, free), "participant": participants}
 

@@ -110,20 +110,22 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         schedules, others = new_doctors(rng, world, ids, _DOCTORS)
         hours, agenda = rng.sample(_HOURS, _COMMON_HOURS), Agenda(rng)
         slots = [
-            one for schedule in schedules for one in _slots(rng, ids, next_weekday(world.now, _MONDAY), hours, schedule)
+            slot
+            for schedule in schedules
+            for slot in _slots(rng, ids, next_weekday(world.now, _MONDAY), hours, schedule)
         ]
-        for one in slots:
-            agenda.draw([each for each in schedules if each.id == one.schedule], [parse_instant(one.start)])
+        for slot in slots:
+            agenda.draw([each for each in schedules if each.id == slot.schedule], [parse_instant(slot.start)])
         return AppointmentScene(
             now=instant(world.now),
             people=people,
             schedules=schedules,
             bookings=tuple(
-                one
+                booking
                 for person in people
                 for schedule in schedules
                 if rng.random() < _OFTEN
-                for one in _bookings(rng, ids, world.now, person, schedule, agenda)
+                for booking in _bookings(rng, ids, world.now, person, schedule, agenda)
             ),
             others=others,
             slots=tuple(slots),
@@ -132,8 +134,10 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[Booking]]:
         free = [schedule for schedule in scene.schedules if _free(scene, schedule)]
-        found = (_only_booking(scene, person.id, schedule.provider.id) for person in scene.people for schedule in free)
-        return {"": [one for one in found if one is not None]}
+        bookings = (
+            _only_booking(scene, person.id, schedule.provider.id) for person in scene.people for schedule in free
+        )
+        return {"": [booking for booking in bookings if booking is not None]}
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: AppointmentScene, chosen: Booking) -> MoveParams:
@@ -149,27 +153,32 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         doctor_id = yield from find_practitioner(p.doctor)
         with_doctor = {"patient": p.patient.id, "practitioner": doctor_id}
         query = {**with_doctor, "status": "booked", "date": f"gt{p.scene.now}"}
-        found = next(entries((yield Get("/Appointment", query))))
+        appointment = next(entries((yield Get("/Appointment", query))))
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.slot.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
-        left = yield Get(f"/{found['slot'][0]['reference']}")
+        left = yield Get(f"/{appointment['slot'][0]['reference']}")
         yield put_status(free, "busy")
-        yield Put(f"/Appointment/{found['id']}", in_slot(found, free))
+        yield Put(f"/Appointment/{appointment['id']}", in_slot(appointment, free))
         yield put_status(left, "free")
-        yield Finish([found["id"], free["id"]])
+        yield Finish([appointment["id"], free["id"]])
 
     @override
     def near_misses(self, p: MoveParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        others = [one for one in p.scene.slots if one.id != p.slot.id]
+        others = [slot for slot in p.scene.slots if slot.id != p.slot.id]
         for slot in others:
             if slot.schedule == p.slot.schedule or slot.start == p.slot.start:
                 yield f"moves it to Slot/{slot.id}", _moving(p.booking, slot_resource(slot))
-        for one in p.scene.bookings:
-            if one.id != p.booking.id and (one.patient == p.patient.id or one.practitioner == p.doctor.id):
-                yield f"moves the {one.status} one at {one.start}", _moving(one, slot_resource(p.slot))
+        for booking in p.scene.bookings:
+            if booking.id != p.booking.id and (booking.patient == p.patient.id or booking.practitioner == p.doctor.id):
+                yield f"moves the {booking.status} one at {booking.start}", _moving(booking, slot_resource(p.slot))
         (move, take, leave, _) = _moving(p.booking, slot_resource(p.slot))
-        made = {**in_slot(booking_resource(p.booking), slot_resource(p.slot)), "id": "mine"}
-        new = [Put("/Appointment/mine", made), put_status(booking_resource(p.booking), "cancelled"), take, leave]
+        new_appointment = {**in_slot(booking_resource(p.booking), slot_resource(p.slot)), "id": "mine"}
+        new = [
+            Put("/Appointment/mine", new_appointment),
+            put_status(booking_resource(p.booking), "cancelled"),
+            take,
+            leave,
+        ]
         yield "cancels it and makes a new one", [*new, Finish(["mine", p.slot.id])]
         yield "answers the old slot", [move, take, leave, Finish([p.booking.id, p.booking.slot.id])]
 
@@ -224,27 +233,27 @@ def _only_booking(scene: AppointmentScene, patient: str, doctor: str) -> Booking
     """Return a patient's only booked future appointment with a doctor; None if a condition does not matter."""
     return unique_match(
         scene.bookings,
-        lambda one: one.patient == patient,
-        lambda one: one.practitioner == doctor,
-        lambda one: one.status == "booked",
-        lambda one: one.start > scene.now,
+        lambda booking: booking.patient == patient,
+        lambda booking: booking.practitioner == doctor,
+        lambda booking: booking.status == "booked",
+        lambda booking: booking.start > scene.now,
     )
 
 
 def _free(scene: AppointmentScene, schedule: ProviderSchedule) -> list[SlotRecord]:
     """Return the doctor's free slots on that Monday that can be identified only by doctor, time and status together."""
     day = next_weekday(parse_instant(scene.now), _MONDAY).isoformat()
-    starts = dict.fromkeys(one.start for one in scene.slots if one.start.startswith(day))
-    found = (_free_at(scene, schedule, start) for start in starts)
-    return [one for one in found if one is not None]
+    starts = dict.fromkeys(slot.start for slot in scene.slots if slot.start.startswith(day))
+    slots = (_free_at(scene, schedule, start) for start in starts)
+    return [slot for slot in slots if slot is not None]
 
 
 def _free_at(scene: AppointmentScene, schedule: ProviderSchedule, start: str) -> SlotRecord | None:
     return unique_match(
         scene.slots,
-        lambda one: one.start == start,
-        lambda one: one.schedule == schedule.id,
-        lambda one: one.status == "free",
+        lambda slot: slot.start == start,
+        lambda slot: slot.schedule == schedule.id,
+        lambda slot: slot.status == "free",
     )
 
 

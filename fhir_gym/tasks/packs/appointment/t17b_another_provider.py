@@ -60,12 +60,12 @@ class AnotherProviderParams(MoveParams):
     def place(self) -> Place:
         """The place of the appointment."""
         here = self.scene.schedule_of(self.booking.practitioner).place
-        return next(one for one in self.scene.places if one.reference == here)
+        return next(place for place in self.scene.places if place.reference == here)
 
     @property
     def new_provider(self) -> Person:
         """The provider of the new slot."""
-        return next(one.provider for one in self.scene.schedules if one.id == self.slot.schedule)
+        return next(schedule.provider for schedule in self.scene.schedules if schedule.id == self.slot.schedule)
 
 
 class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]]):
@@ -141,8 +141,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         ]
         places = new_places(rng, ids, providers[0].city, providers[0].state)
         schedules = tuple(
-            ProviderSchedule(id=ids.new("Schedule"), provider=one, place=places[n % 2].reference)
-            for n, one in enumerate(providers)
+            ProviderSchedule(id=ids.new("Schedule"), provider=provider, place=places[n % 2].reference)
+            for n, provider in enumerate(providers)
         )
         days = rng.sample(range(1, 8), _MOMENTS + 1)
         moments = [at(world.now.date() + timedelta(days=day), rng.choice(_HOURS)) for day in days]
@@ -170,8 +170,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
 
     @override
     def candidates(self, scene: AppointmentScene) -> dict[str, list[SlotMatch[Booking]]]:
-        found = (_declined(scene, booking) for booking in scene.bookings)
-        return {"": [one for one in found if one is not None]}
+        matches = (_declined(scene, booking) for booking in scene.bookings)
+        return {"": [match for match in matches if match is not None]}
 
     @override
     def params_for(
@@ -194,28 +194,32 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     def gold(self, p: AnotherProviderParams, fhir: LatestResponse) -> Gold:
         when = p.booking.slot.start
         query = {"patient": p.patient.id, "date": when, "status": "proposed"}
-        found = next(entries((yield Get("/Appointment", query))))
+        appointment = next(entries((yield Get("/Appointment", query))))
         query = {"schedule.actor": f"Location/{p.place.id}", "start": when, "status": "free"}
         near = list(entries((yield Get("/Slot", {**query, "_include": "Slot:schedule"}))))
-        providers = {f"Schedule/{one['id']}": _provider(one) for one in near if one["resourceType"] == "Schedule"}
-        slots = ((one, providers[one["schedule"]["reference"]]) for one in near if one["resourceType"] == "Slot")
-        here = {one["actor"]["reference"] for one in found["participant"]}
-        free, provider = next((one, provider) for one, provider in slots if provider not in here)
-        left = yield Get(f"/{found['slot'][0]['reference']}")
-        yield Put(f"/Appointment/{found['id']}", _moved(found, f"Patient/{p.patient.id}", free, provider))
+        providers = {
+            f"Schedule/{schedule['id']}": _provider(schedule)
+            for schedule in near
+            if schedule["resourceType"] == "Schedule"
+        }
+        slots = ((slot, providers[slot["schedule"]["reference"]]) for slot in near if slot["resourceType"] == "Slot")
+        here = {participant["actor"]["reference"] for participant in appointment["participant"]}
+        free, provider = next((slot, provider) for slot, provider in slots if provider not in here)
+        left = yield Get(f"/{appointment['slot'][0]['reference']}")
+        yield Put(f"/Appointment/{appointment['id']}", _moved(appointment, f"Patient/{p.patient.id}", free, provider))
         yield put_status(free, "busy")
         yield put_status(left, "free")
-        yield Finish([found["id"], free["id"]])
+        yield Finish([appointment["id"], free["id"]])
 
     @override
     def near_misses(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         slots = (*p.scene.slots, *_slots_of(p.scene.bookings))
-        for slot in (one for one in slots if one.id not in (p.slot.id, p.booking.slot.id)):
+        for slot in (slot for slot in slots if slot.id not in (p.slot.id, p.booking.slot.id)):
             if slot.schedule == p.slot.schedule or slot.start == p.slot.start:
                 yield f"moves it to Slot/{slot.id}", self._moving(p, p.booking, slot)
-        for one in p.scene.bookings:
-            if one.id != p.booking.id and (one.patient == p.patient.id or one.start == p.booking.start):
-                yield f"moves the {one.status} one {one.id}", self._moving(p, one, p.slot)
+        for booking in p.scene.bookings:
+            if booking.id != p.booking.id and (booking.patient == p.patient.id or booking.start == p.booking.start):
+                yield f"moves the {booking.status} one {booking.id}", self._moving(p, booking, p.slot)
         move, *both, _ = self._moving(p, p.booking, p.slot)
         make, off, *_, finish = self._anew(p)
         old = booking_resource(p.booking)
@@ -241,10 +245,10 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
 
     @override
     def checks(self, p: AnotherProviderParams, end: FinishedEpisode) -> Iterator[Check]:
-        made = end.created("Appointment")
+        new_appointments = end.created("Appointment")
         before, after = end.updated("Appointment", p.booking.id) or ({}, {})
-        stands = made[0] if made else after
-        names = [f"Appointment/{one['id']}" for one in (*made, after) if one]
+        stands = new_appointments[0] if new_appointments else after
+        names = [f"Appointment/{appointment['id']}" for appointment in (*new_appointments, after) if appointment]
         yield Check(
             name="appointment moved or made",
             passed=bool(stands),
@@ -256,16 +260,16 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.new_provider.id}")
         yield participants_check(end, stands, both)
         yield from place_checks(end, stands, p.slot)
-        stayed = ("status",) if made else ("status", "participant", "slot", "start", "end")
-        may_add = ("cancelationReason", *NEW_REMARKS) if made else NEW_REMARKS
-        may_go = ("slot",) if made else ()
+        stayed = ("status",) if new_appointments else ("status", "participant", "slot", "start", "end")
+        may_add = ("cancelationReason", *NEW_REMARKS) if new_appointments else NEW_REMARKS
+        may_go = ("slot",) if new_appointments else ()
         rest = differences(before, after, changing=stayed, may_add=may_add, may_go=may_go, base_url=end.base_url)
         right = bool(after) and not rest
         yield Check(name="rest of the old appointment unchanged", passed=right, expected={}, actual=rest)
         status = after.get("status")
-        over = bool(after) and (not made or status == "cancelled")
-        wanted = "cancelled" if made else "as it is"
-        yield Check(name="old appointment does not stand too", passed=over, expected=wanted, actual=status)
+        over = bool(after) and (not new_appointments or status == "cancelled")
+        expected_state = "cancelled" if new_appointments else "as it is"
+        yield Check(name="old appointment does not stand too", passed=over, expected=expected_state, actual=status)
         yield from self.both_slot_checks(p, end)
         yield answered(end, Appointment=stands.get("id", "the id of the booked appointment"), Slot=p.slot.id)
 
@@ -284,10 +288,10 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     def _anew(self, p: AnotherProviderParams) -> list[Action]:
         """Return the actions that replace an appointment with a new one, and the answer."""
         old, to, left = booking_resource(p.booking), slot_resource(p.slot), slot_resource(p.booking.slot)
-        made = _moved(old, f"Patient/{p.patient.id}", to, f"Practitioner/{p.new_provider.id}")
+        moved = _moved(old, f"Patient/{p.patient.id}", to, f"Practitioner/{p.new_provider.id}")
         off = {**old, "status": "cancelled", "cancelationReason": {"text": "Provider declined"}}
         return [
-            Put("/Appointment/mine", {**made, "id": "mine"}),
+            Put("/Appointment/mine", {**moved, "id": "mine"}),
             Put(f"/Appointment/{p.booking.id}", off),
             put_status(to, "busy"),
             put_status(left, "free"),
@@ -337,8 +341,8 @@ class _RecordFactory:
         in_slot: bool = False,
     ) -> Booking:
         """Draw an appointment; if its status is proposed, the practitioner has declined it."""
-        made = new_booking(self._rng, self._ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
-        return made.model_copy(update={"practitioner_status": "declined"}) if status == "proposed" else made
+        booking = new_booking(self._rng, self._ids, person, schedule, start, _MINUTES, status, in_slot=in_slot)
+        return booking.model_copy(update={"practitioner_status": "declined"}) if status == "proposed" else booking
 
     def declined(self, person: Person, schedule: ProviderSchedule, start: datetime) -> Iterator[Booking]:
         """Draw a declined appointment, and often a cancelled appointment with another provider at the same time."""
@@ -350,32 +354,32 @@ class _RecordFactory:
 def _declined(scene: AppointmentScene, booking: Booking) -> SlotMatch[Booking] | None:
     """Return the appointment and its slot if each is the only record that meets all conditions; otherwise None."""
     declined = scene.schedule_of(booking.practitioner)
-    here = {one.id for one in scene.schedules if one.place == declined.place}
+    here = {schedule.id for schedule in scene.schedules if schedule.place == declined.place}
     only = unique_match(
         scene.bookings,
-        lambda one: one.patient == booking.patient,
-        lambda one: one.start == booking.start,
-        lambda one: one.status == "proposed",
+        lambda candidate: candidate.patient == booking.patient,
+        lambda candidate: candidate.start == booking.start,
+        lambda candidate: candidate.status == "proposed",
     )
     if only != booking:
         return None
     slot = unique_match(
         [*scene.slots, *_slots_of(scene.bookings)],
-        lambda one: one.start == booking.start,
-        lambda one: one.schedule in here,
-        lambda one: one.status == "free",
+        lambda candidate: candidate.start == booking.start,
+        lambda candidate: candidate.schedule in here,
+        lambda candidate: candidate.status == "free",
     )
     return SlotMatch(booking, slot) if slot else None
 
 
 def _slots_of(bookings: Iterable[Booking]) -> list[SlotRecord]:
-    return [one.slot for one in bookings if one.slot.id]
+    return [booking.slot for booking in bookings if booking.slot.id]
 
 
 def _provider(schedule: Resource) -> str:
     """Return the reference to the practitioner of a schedule."""
-    actors = [str(one["reference"]) for one in schedule["actor"]]
-    return next(one for one in actors if one.startswith("Practitioner/"))
+    actors = [str(actor["reference"]) for actor in schedule["actor"]]
+    return next(actor for actor in actors if actor.startswith("Practitioner/"))
 
 
 def _moved(appointment: Resource, patient: str, free: Resource, provider: str) -> Resource:

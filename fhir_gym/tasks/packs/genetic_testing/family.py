@@ -115,7 +115,7 @@ def draw_history(
     id: str,
     person: Person,
     illnesses: Sequence[str],
-    known: Collection[tuple[str, str]] = (),
+    taken: Collection[tuple[str, str]] = (),
     statuses: Sequence[str] = ("completed",),
 ) -> FamilyHistory:
     """Draw a family history of a patient.
@@ -126,7 +126,7 @@ def draw_history(
         id: Id of the FamilyMemberHistory.
         person: The patient.
         illnesses: Conditions to choose from; see `some_illnesses`.
-        known: At most two pairs of relation and condition that must not be drawn.
+        taken: At most two pairs of relation and condition that must not be drawn.
         statuses: Statuses to choose from.
     """
     while True:
@@ -135,7 +135,7 @@ def draw_history(
         fit = [
             word
             for word in fitting_relations(person, today, youngest=age)
-            if word in _BLOOD and RELATIONS[word].gender in _ILLNESSES[name].genders and (word, name) not in known
+            if word in _BLOOD and RELATIONS[word].gender in _ILLNESSES[name].genders and (word, name) not in taken
         ]
         if fit:
             return FamilyHistory(
@@ -147,8 +147,8 @@ def draw_new_history(
     rng: random.Random, today: date, person: Person, on_file: Iterable[FamilyHistory]
 ) -> FamilyHistory:
     """Draw a family history other than those that a patient has on file."""
-    known = {(one.relation, one.illness) for one in on_file}
-    return draw_history(rng, today, "", person, some_illnesses(rng), known)
+    taken = {(history.relation, history.illness) for history in on_file}
+    return draw_history(rng, today, "", person, some_illnesses(rng), taken)
 
 
 def history_body(history: FamilyHistory, patient_id: str) -> Resource:
@@ -173,44 +173,44 @@ def history_prompt_values(history: FamilyHistory) -> dict[str, str]:
     return {"relation": history.relation, "illness": history.illness, "age": str(history.age)}
 
 
-def history_checks(end: FinishedEpisode, history: FamilyHistory, found: Resource) -> Iterator[Check]:
+def history_checks(end: FinishedEpisode, history: FamilyHistory, record: Resource) -> Iterator[Check]:
     """Yield checks that a new FamilyMemberHistory records the requested history and nothing else.
 
     Args:
         end: End state of the episode.
         history: The requested history.
-        found: The new resource; empty if the agent created none.
+        record: The new resource; empty if the agent created none.
     """
     yield created_check(end, "FamilyMemberHistory")
     for element in ("relationship", "condition"):
-        there = not found or element in found
-        yield Check(name=f"has {element}", passed=there, actual=found.get(element), level="exists")
-    yield equal("status", found.get("status"), "completed")
-    yield equal("patient", end.refers(found.get("patient")), f"Patient/{history.patient}")
-    said: list[Json] = [found["relationship"]] if "relationship" in found else []
+        there = not record or element in record
+        yield Check(name=f"has {element}", passed=there, actual=record.get(element), level="exists")
+    yield equal("status", record.get("status"), "completed")
+    yield equal("patient", end.refers(record.get("patient")), f"Patient/{history.patient}")
+    said: list[Json] = [record["relationship"]] if "relationship" in record else []
     right = says_relation(said, history.relation)
     yield Check(name="relationship", passed=right, expected=history.relation, actual=said)
-    sex, implied = found.get("sex"), RELATIONS[history.relation].gender
+    sex, implied = record.get("sex"), RELATIONS[history.relation].gender
     fits = sex is None or (implied is not None and fits_vocabulary(sex, (implied,)))
     yield Check(name="sex", passed=fits, expected=implied, actual=sex)
-    conditions = [one for one in found.get("condition", []) if isinstance(one, dict)]
-    names: list[Json] = [concept_texts(one.get("code")) for one in conditions]
+    conditions = [condition for condition in record.get("condition", []) if isinstance(condition, dict)]
+    names: list[Json] = [concept_texts(condition.get("code")) for condition in conditions]
     right = len(names) == 1 and any(_named(name, history.illness) for name in names[0])
     yield Check(name="condition", passed=right, expected=history.illness, actual=names)
-    yield equal("onset age", [_onset_years(one) for one in conditions][:1], [history.age])
+    yield equal("onset age", [_onset_years(condition) for condition in conditions][:1], [history.age])
 
 
 def history_spellings(history: FamilyHistory, body: Resource) -> Iterator[tuple[str, Resource]]:
     """Yield variants of a family history that the checks must accept, each with a name."""
-    one = RELATIONS[history.relation]
-    for code in one.narrower:
+    relation = RELATIONS[history.relation]
+    for code in relation.narrower:
         yield f"relationship {code}", {**body, "relationship": {"coding": [{"system": ROLES, "code": code}]}}
     local = {"system": "urn:local", "code": "7"}
-    coded = {"coding": [local, {"system": ROLES, "code": one.code, "display": history.relation}]}
+    coded = {"coding": [local, {"system": ROLES, "code": relation.code, "display": history.relation}]}
     yield "relationship as second coding", {**body, "relationship": coded}
     illness, age = body["condition"][0]["code"], body["condition"][0]["onsetAge"]
-    if one.gender:
-        yield "sex as it must be", {**body, "sex": _sex(one.gender)}
+    if relation.gender:
+        yield "sex as it must be", {**body, "sex": _sex(relation.gender)}
     words = history.illness.split()
     codes: dict[str, Resource] = {
         "condition with a capital": {"text": history.illness.capitalize()},

@@ -71,7 +71,7 @@ class AttachParams(OrderParams):
     @property
     def decoys(self) -> list[GeneticReport]:
         """The reports that the agent must not attach."""
-        return [one for one in self.scene.reports if one not in self.wanted]
+        return [report for report in self.scene.reports if report not in self.wanted]
 
 
 P = TypeVar("P", bound=SceneParams)
@@ -120,17 +120,17 @@ class AttachReports(OrderTask[A], Generic[A]):
     def near_misses(self, p: A, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         order, finish = order_request(p.order), gold[-1]
         bare = {name: value for name, value in order.items() if name != "supportingInfo"}
-        wanted = [report.reference for report in p.wanted]
-        there = [*p.order.attached, *(one for one in wanted if one not in p.order.attached)]
-        wrong = {f"attaches {one.reference} too": [*there, one.reference] for one in p.decoys}
+        attached = [report.reference for report in p.wanted]
+        there = [*p.order.attached, *(reference for reference in attached if reference not in p.order.attached)]
+        wrong = {f"attaches {decoy.reference} too": [*there, decoy.reference] for decoy in p.decoys}
         for lost in there:
-            wrong[f"without {lost}"] = [one for one in there if one != lost]
+            wrong[f"without {lost}"] = [reference for reference in there if reference != lost]
             wrong[f"{lost} twice"] = [*there, lost]
         for name, references in wrong.items():
-            listed = [{"reference": one} for one in references]
+            listed = [{"reference": reference} for reference in references]
             yield name, [Put(f"/ServiceRequest/{order['id']}", {**bare, "supportingInfo": listed}), finish]
         for other in p.others:
-            changed = attach_references(order_request(other), wanted or [one.reference for one in p.decoys])
+            changed = attach_references(order_request(other), attached or [decoy.reference for decoy in p.decoys])
             for answer in (other.id, p.order.id):
                 yield f"attaches to {other.id}, answers {answer}", [changed, Finish([answer])]
 

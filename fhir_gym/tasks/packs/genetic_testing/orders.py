@@ -51,7 +51,7 @@ class GeneticOrder(Params):
 
 def order_request(order: GeneticOrder) -> Resource:
     """Build the ServiceRequest of an order."""
-    attached = [{"reference": one} for one in order.attached]
+    attached = [{"reference": report} for report in order.attached]
     return {
         "resourceType": "ServiceRequest",
         "id": order.id,
@@ -88,8 +88,8 @@ def find_order(patient_id: str, test: Concept) -> Generator[Action, Json, Resour
 def attach_references(order: Resource, references: Iterable[str]) -> Action:
     """Build the update that adds missing references to an order's supporting information."""
     there = list(order.get("supportingInfo", []))
-    known = {one.get("reference") for one in there}
-    added = [{"reference": one} for one in references if one not in known]
+    attached = {supporting_info.get("reference") for supporting_info in there}
+    added = [{"reference": report} for report in references if report not in attached]
     return Put(f"/ServiceRequest/{order['id']}", {**order, "supportingInfo": [*there, *added]})
 
 
@@ -103,7 +103,12 @@ def attachment_checks(end: FinishedEpisode, order: GeneticOrder, references: Ite
     """
     yield from update_checks(end, "ServiceRequest", order.id, changing=("supportingInfo",), called="order")
     after = end.after_update("ServiceRequest", order.id)
-    found = [end.refers(one) for one in after.get("supportingInfo", [])]
-    yield Check(name="has supporting information", passed=not after or bool(found), actual=list(found), level="exists")
-    wanted = sorted({*order.attached, *references}, key=str)
-    yield equal("supporting information", sorted(found, key=str), wanted)
+    references_after = [end.refers(supporting_info) for supporting_info in after.get("supportingInfo", [])]
+    yield Check(
+        name="has supporting information",
+        passed=not after or bool(references_after),
+        actual=list(references_after),
+        level="exists",
+    )
+    expected_references = sorted({*order.attached, *references}, key=str)
+    yield equal("supporting information", sorted(references_after, key=str), expected_references)

@@ -53,7 +53,7 @@ class GeneticScene(Params):
         """Return all resources; the contact details of people are omitted so that the server loads them faster."""
         people = (*map(patient_resource, self.people), *map(practitioner_resource, self.doctors))
         return [
-            *({name: value for name, value in one.items() if name not in _CONTACT} for one in people),
+            *({name: value for name, value in person.items() if name not in _CONTACT} for person in people),
             *map(order_request, self.orders),
             *map(diagnostic_report, self.reports),
             *map(recorded_history, self.histories),
@@ -61,22 +61,26 @@ class GeneticScene(Params):
 
     def person(self, id: str) -> Person:
         """Return the patient with an id."""
-        return next(one for one in self.people if one.id == id)
+        return next(person for person in self.people if person.id == id)
 
     def reports_of(self, patient: str) -> list[GeneticReport]:
         """Return the reports of a patient."""
-        return [one for one in self.reports if one.patient == patient]
+        return [report for report in self.reports if report.patient == patient]
 
     def histories_of(self, patient: str) -> list[FamilyHistory]:
         """Return the family histories of a patient."""
-        return [one for one in self.histories if one.patient == patient]
+        return [history for history in self.histories if history.patient == patient]
 
     def confusable_with(self, order: GeneticOrder) -> tuple[GeneticOrder, ...]:
         """Return the patient's other orders, and other patients' draft orders for the same test."""
         return tuple(
-            one
-            for one in self.orders
-            if one != order and (one.patient == order.patient or (one.test, one.status) == (order.test, order.status))
+            genetic_order
+            for genetic_order in self.orders
+            if genetic_order != order
+            and (
+                genetic_order.patient == order.patient
+                or (genetic_order.test, genetic_order.status) == (order.test, order.status)
+            )
         )
 
 
@@ -100,9 +104,9 @@ def draw_pairs(rng: random.Random, people: Sequence[Person]) -> tuple[list[Perso
     All four have the same given name, or all four have the same family name. Therefore each patient has the full name
     of one other patient, and the date of birth of another.
     """
-    one = rng.choice(people)
+    person = rng.choice(people)
     name = rng.choice(("given", "family"))
-    alike = [other for other in people if getattr(other, name) == getattr(one, name)]
+    alike = [other for other in people if getattr(other, name) == getattr(person, name)]
     rng.shuffle(alike)
     return alike[:2], alike[2:]
 
@@ -139,7 +143,7 @@ def draw_orders(
         ]
         drawn += other
         for person, test in both:
-            earlier = [one.target for one in other if one.patient == person.id]
+            earlier = [order.target for order in other if order.patient == person.id]
             entries = [*earlier, *attachable.get(person.id, ())]
             attached = (rng.choice(entries),) if entries and rng.random() < 0.5 else ()
             drawn.append(_draw(rng, world, ids, person.id, doctor, test, "draft", attached))
@@ -159,23 +163,23 @@ def any_orders(
 
 def order_candidates(files: GeneticScene) -> list[GeneticOrder]:
     """Return the drafts that only the patient's name and birth date, the test and the status together identify."""
-    drafts = [one for one in files.orders if one.status == "draft"]
-    other = {(one.patient, one.test.code) for one in files.orders if one.status != "draft"}
-    by_test = {(one.patient, one.test.code) for one in drafts}
-    named = {one.id: one for one in confusable(files.people)}
-    found = []
+    drafts = [order for order in files.orders if order.status == "draft"]
+    other = {(order.patient, order.test.code) for order in files.orders if order.status != "draft"}
+    by_test = {(draft.patient, draft.test.code) for draft in drafts}
+    named = {person.id: person for person in confusable(files.people)}
+    candidates = []
     for order in drafts:
         test, person = order.test.code, named.get(order.patient)
         if person is None or (person.id, test) not in other:
             continue
         same_test = [named[id] for id, code in by_test if code == test and id in named and id != person.id]
         if (
-            any(one.patient == person.id and one.test.code != test for one in drafts)
-            and any(one.name == person.name for one in same_test)
-            and any(one.birth_date == person.birth_date for one in same_test)
+            any(draft.patient == person.id and draft.test.code != test for draft in drafts)
+            and any(namesake.name == person.name for namesake in same_test)
+            and any(namesake.birth_date == person.birth_date for namesake in same_test)
         ):
-            found.append(order)
-    return found
+            candidates.append(order)
+    return candidates
 
 
 def _draw(

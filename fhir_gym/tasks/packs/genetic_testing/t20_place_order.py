@@ -148,14 +148,14 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
             "subject": reference("Patient", patient_id),
             "requester": reference("Practitioner", doctor_id),
         }
-        made = yield Post("/ServiceRequest", body)
-        yield Finish([made["id"]])
+        order = yield Post("/ServiceRequest", body)
+        yield Finish([order["id"]])
 
     @override
     def near_misses(self, p: PlaceOrderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         *_, create, finish = gold
         body = json.loads(create.body or "")
-        another = next(one for one in TESTS if one != p.test)
+        another = next(test for test in TESTS if test != p.test)
         bodies = {
             "an order not to test": {**body, "doNotPerform": True},
             "two tests in one code": {**body, "code": {"coding": [p.test.coding, another.coding]}},
@@ -198,17 +198,17 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
     @override
     def checks(self, p: PlaceOrderParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("ServiceRequest")
-        found = new_resource(end, "ServiceRequest", answer)
+        service_request = new_resource(end, "ServiceRequest", answer)
         yield created_check(end, "ServiceRequest")
         for name, elements in _NEEDED.items():
-            there = not found or any(element in found for element in elements)
+            there = not service_request or any(element in service_request for element in elements)
             yield Check(name=f"has {name}", passed=there, level="exists")
-        yield equal("status", found.get("status"), p.status)
-        yield equal("intent", found.get("intent"), "order")
-        yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
-        yield equal("requester", end.refers(found.get("requester")), f"Practitioner/{p.doctor.id}")
-        yield from concept_checks("test", _tested(found), p.test)
-        yield equal("answer", answer, found.get("id", "the id of the new order"))
+        yield equal("status", service_request.get("status"), p.status)
+        yield equal("intent", service_request.get("intent"), "order")
+        yield equal("subject", end.refers(service_request.get("subject")), f"Patient/{p.person.id}")
+        yield equal("requester", end.refers(service_request.get("requester")), f"Practitioner/{p.doctor.id}")
+        yield from concept_checks("test", _tested(service_request), p.test)
+        yield equal("answer", answer, service_request.get("id", "the id of the new order"))
 
 
 _NEEDED = {"subject": ("subject",), "requester": ("requester",), "test": ("code", "category")}

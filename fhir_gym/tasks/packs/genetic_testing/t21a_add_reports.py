@@ -60,30 +60,32 @@ class AddReports(AttachReports[AttachParams]):
         ids = IdAllocator(rng, world)
         people, doctor, pairs = draw_scene_people(rng, world, ids)
         by_patient = {
-            one.id: draw_reports(rng, world, ids, one, rng.sample((*GENETIC, *OTHER), rng.choice(_NUMBERS)), _STATUSES)
+            person.id: draw_reports(
+                rng, world, ids, person, rng.sample((*GENETIC, *OTHER), rng.choice(_NUMBERS)), _STATUSES
+            )
             for pair in pairs
-            for one in pair
+            for person in pair
         }
         # At least one report of each patient is not attached yet, so that the agent always has something to attach.
-        attachable = {id: [one.reference for one in reports[1:]] for id, reports in by_patient.items()}
+        attachable = {id: [report.reference for report in reports[1:]] for id, reports in by_patient.items()}
         return GeneticScene(
             people=people,
             doctors=(doctor,),
             orders=draw_orders(rng, world, ids, pairs, doctor, attachable),
-            reports=tuple(one for reports in by_patient.values() for one in reports),
+            reports=tuple(report for reports in by_patient.values() for report in reports),
         )
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: GeneticScene, chosen: GeneticOrder) -> AttachParams:
         order = chosen
-        wanted = tuple(scene.reports_of(order.patient))
-        return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=wanted)
+        reports = tuple(scene.reports_of(order.patient))
+        return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=reports)
 
     @override
     def gold(self, p: AttachParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        found = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
-        reports = [f"DiagnosticReport/{one['id']}" for one in entries(found)]
+        bundle = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
+        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(bundle)]
         order = yield from find_order(patient_id, p.order.test)
         yield attach_references(order, reports)
         yield Finish([order["id"]])

@@ -86,8 +86,8 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         ids = IdAllocator(rng, world)
         people, doctor, pairs = draw_scene_people(rng, world, ids)
         without, having = pairs
-        reports = [one for person in without for one in _reports(rng, world, ids, person, 0)]
-        reports += [one for person in having for one in _reports(rng, world, ids, person, rng.choice(_NUMBERS))]
+        reports = [report for person in without for report in _reports(rng, world, ids, person, 0)]
+        reports += [report for person in having for report in _reports(rng, world, ids, person, rng.choice(_NUMBERS))]
         orders = draw_orders(rng, world, ids, pairs, doctor, {})
         return GeneticScene(people=people, doctors=(doctor,), orders=orders, reports=tuple(reports))
 
@@ -96,20 +96,20 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         self, rng: random.Random, world: World, scene: GeneticScene, chosen: GeneticOrder
     ) -> RelevantReportsParams:
         person = scene.person(chosen.patient)
-        genetic = [one for one in scene.reports_of(person.id) if one.category == GENETICS]
-        wanted = tuple(one for one in genetic if one.status == "final")
-        model = next(one for one in genetic if one.status != "final")
-        ids, known = IdAllocator(rng, world), {one.id for one in scene.reports}
-        free = next(id for _ in known if (id := ids.new("DiagnosticReport")) not in known)
+        genetic = [report for report in scene.reports_of(person.id) if report.category == GENETICS]
+        relevant = tuple(report for report in genetic if report.status == "final")
+        model = next(report for report in genetic if report.status != "final")
+        ids, report_ids = IdAllocator(rng, world), {report.id for report in scene.reports}
+        free = next(id for _ in report_ids if (id := ids.new("DiagnosticReport")) not in report_ids)
         missed = model.model_copy(update={"id": free, "status": "final"})
-        return RelevantReportsParams(scene=scene, person=person, order=chosen, wanted=wanted, missed=missed)
+        return RelevantReportsParams(scene=scene, person=person, order=chosen, wanted=relevant, missed=missed)
 
     @override
     def gold(self, p: RelevantReportsParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
         query = {"subject": f"Patient/{patient_id}", "category": GENETICS.token, "status": "final"}
-        found = yield Get("/DiagnosticReport", query)
-        reports = [f"DiagnosticReport/{one['id']}" for one in entries(found)]
+        bundle = yield Get("/DiagnosticReport", query)
+        reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(bundle)]
         order = yield from find_order(patient_id, p.order.test)
         if reports:
             yield attach_references(order, reports)
@@ -121,8 +121,8 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
 
     @override
     def siblings(self, p: RelevantReportsParams) -> Iterator[str]:
-        relevant = (one for one in p.scene.reports if one.category == GENETICS and one.status == "final")
-        return (f"DiagnosticReport/{one.id}" for one in relevant)
+        relevant = (report for report in p.scene.reports if report.category == GENETICS and report.status == "final")
+        return (f"DiagnosticReport/{report.id}" for report in relevant)
 
     @override
     def counterfactual(self, p: RelevantReportsParams, world: World) -> list[Resource]:

@@ -101,9 +101,9 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         people, doctor, pairs = draw_scene_people(rng, world, ids)
         illnesses = some_illnesses(rng)
         histories = tuple(
-            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses)
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), person, illnesses)
             for pair in pairs
-            for one in pair
+            for person in pair
             for _ in range(rng.choice(_NUMBERS))
         )
         attachable: dict[str, list[str]] = {}
@@ -127,9 +127,9 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
     @override
     def gold(self, p: AddFamilyHistoryParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
+        history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
         order = yield from find_order(patient_id, p.order.test)
-        yield attach_references(order, [f"FamilyMemberHistory/{made['id']}"])
+        yield attach_references(order, [f"FamilyMemberHistory/{history['id']}"])
         yield Finish([order["id"]])
 
     @override
@@ -175,10 +175,10 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
 
     @override
     def checks(self, p: AddFamilyHistoryParams, end: FinishedEpisode) -> Iterator[Check]:
-        found = new_resource(end, "FamilyMemberHistory")
-        yield from history_checks(end, p.history, found)
-        wanted = f"FamilyMemberHistory/{found.get('id', '(the new one)')}"
-        yield from attachment_checks(end, p.order, [wanted])
+        family_member_history = new_resource(end, "FamilyMemberHistory")
+        yield from history_checks(end, p.history, family_member_history)
+        expected_reference = f"FamilyMemberHistory/{family_member_history.get('id', '(the new one)')}"
+        yield from attachment_checks(end, p.order, [expected_reference])
         (answer,) = end.answer_ids("ServiceRequest")
         yield equal("answer", answer, p.order.id)
 

@@ -90,8 +90,8 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
         people = draw_patients(rng, world, ids)
         illnesses = some_illnesses(rng)
         histories = [
-            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses, statuses=_STATUSES)
-            for one in people
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), person, illnesses, statuses=_STATUSES)
+            for person in people
             for _ in range(rng.choice(_NUMBERS))
         ]
         return GeneticScene(people=people, histories=tuple(histories))
@@ -115,8 +115,8 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
     @override
     def gold(self, p: AddFamilyMemberParams, fhir: LatestResponse) -> Gold:
         patient_id = yield from find_patient(p.person)
-        made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
-        yield Finish([made["id"]])
+        history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
+        yield Finish([history["id"]])
 
     @override
     def near_misses(self, p: AddFamilyMemberParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -146,9 +146,9 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
     @override
     def checks(self, p: AddFamilyMemberParams, end: FinishedEpisode) -> Iterator[Check]:
         (answer,) = end.answer_ids("FamilyMemberHistory")
-        found = new_resource(end, "FamilyMemberHistory", answer)
-        yield from history_checks(end, p.history, found)
-        yield equal("answer", answer, found.get("id", "the id of the new history"))
+        family_member_history = new_resource(end, "FamilyMemberHistory", answer)
+        yield from history_checks(end, p.history, family_member_history)
+        yield equal("answer", answer, family_member_history.get("id", "the id of the new history"))
 
 
 TASKS = (AddFamilyMember,)

@@ -51,9 +51,9 @@ def is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:
 
 def is_amount(quantity: Json, value: float, unit: str, tolerance: float = _EXACT) -> bool:
     """Return whether a Quantity equals an amount; the Quantity may have another unit."""
-    wanted = AMOUNTS[unit.casefold()]
+    expected = AMOUNTS[unit.casefold()]
     return any(
-        kind == wanted[0] and is_number(number * factor / wanted[1], value, tolerance)
+        kind == expected[0] and is_number(number * factor / expected[1], value, tolerance)
         for number, (kind, factor) in _read(quantity, AMOUNTS)
     )
 
@@ -74,8 +74,8 @@ def is_amount_over(said: Json, value: float, unit: str, hours: float) -> bool:
     """
     if isinstance(said, dict) and ("numerator" in said or "denominator" in said):
         over, under = child_object(said, "numerator"), hours_of(child_object(said, "denominator"))
-        given = [(number, one) for number, one in _read(over, AMOUNTS)]
-        return bool(under) and any(_is_rate(n * f / float(under or 1), k, value, unit, hours) for n, (k, f) in given)
+        amounts = [(number, amount) for number, amount in _read(over, AMOUNTS)]
+        return bool(under) and any(_is_rate(n * f / float(under or 1), k, value, unit, hours) for n, (k, f) in amounts)
     time = hours_of(said)
     if time is not None:
         return isclose(time, hours, rel_tol=_EXACT)
@@ -83,8 +83,8 @@ def is_amount_over(said: Json, value: float, unit: str, hours: float) -> bool:
 
 
 def _is_rate(an_hour: float, kind: str, value: float, unit: str, hours: float) -> bool:
-    wanted, factor = AMOUNTS[unit.casefold()]
-    return kind == wanted and isclose(an_hour, value * factor / hours, rel_tol=_ROUNDED)
+    expected, factor = AMOUNTS[unit.casefold()]
+    return kind == expected and isclose(an_hour, value * factor / hours, rel_tol=_ROUNDED)
 
 
 _BY_TIME: Mapping[str, tuple[str, float]] = {
@@ -104,4 +104,4 @@ def _read(quantity: Json, units: Mapping[str, T]) -> list[tuple[float, T]]:
         return []
     said = [units.get(str(quantity[name]).strip().casefold()) for name in ("unit", "code") if name in quantity]
     first = said[0] if said else None
-    return [(number, first)] if first is not None and all(one == first for one in said) else []
+    return [(number, first)] if first is not None and all(other == first for other in said) else []

@@ -86,10 +86,10 @@ def patient_with_mrn(person: Person) -> Resource:
 
 def number_check(name: str, actual: Json, expected: float | None, tolerance: float = 0.0) -> Check:
     """Check that an item of the answer is the expected number, or -1 if `expected` is None."""
-    wanted = NO_RESULT if expected is None else expected
+    expected_number = NO_RESULT if expected is None else expected
     said = answer_number(actual)
-    close = said is not None and abs(said - wanted) <= max(tolerance, _EXACT)
-    return Check(name=name, passed=close, expected=wanted, actual=actual)
+    close = said is not None and abs(said - expected_number) <= max(tolerance, _EXACT)
+    return Check(name=name, passed=close, expected=expected_number, actual=actual)
 
 
 def ids_only(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

@@ -136,43 +136,43 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
         """
         since = instant(parse_instant(scene.now) - self.window) if self.window else ""
         founds = [self._found(chart.results, since) for chart in scene.charts]
-        of_all = self._found([one for chart in scene.charts for one in chart.results], since)
+        of_all = self._found([result for chart in scene.charts for result in chart.results], since)
         cases: dict[str, list[LabCandidate]] = {NOTHING: [], SOMETHING: []}
-        for chart, found in zip(scene.charts, founds, strict=True):
-            mistaken = [of_all, *self._mistaken(chart, since, found)]
+        for chart, finding in zip(scene.charts, founds, strict=True):
+            mistaken = [of_all, *self._mistaken(chart, since, finding)]
             mistaken += [
                 other
-                for one, other in zip(scene.charts, founds, strict=True)
-                if one is not chart and one.person.name == chart.person.name
+                for lab_chart, other in zip(scene.charts, founds, strict=True)
+                if lab_chart is not chart and lab_chart.person.name == chart.person.name
             ]
-            if all(map(found.differs, mistaken)):
-                kind = SOMETHING if found.deciding else NOTHING
-                cases[kind].append(LabCandidate(chart, found, self.asked_about(chart, found)))
+            if all(map(finding.differs, mistaken)):
+                kind = SOMETHING if finding.deciding else NOTHING
+                cases[kind].append(LabCandidate(chart, finding, self.asked_about(chart, finding)))
         nothing = self.branches.count(NOTHING)
         complete = len(cases[NOTHING]) == nothing and len(cases[SOMETHING]) == len(self.branches) - nothing
         return {**cases} if complete else {}
 
-    def _mistaken(self, chart: LabChart, since: str, found: LabFinding) -> Iterator[LabFinding]:
+    def _mistaken(self, chart: LabChart, since: str, finding: LabFinding) -> Iterator[LabFinding]:
         yield self._found(chart.results, since, withdrawn=True)
         yield self._found(chart.results, since, any_test=True)
-        if since and not found.deciding:
+        if since and not finding.deciding:
             yield self._found(chart.results, "")
 
     def _found(
         self, results: Iterable[Result], since: str, *, withdrawn: bool = False, any_test: bool = False
     ) -> LabFinding:
         counted = [
-            one
-            for one in results
-            if one.taken >= since
-            and (any_test or one.code == self.test.code)
-            and (withdrawn or one.status not in VOID_STATUSES)
+            result
+            for result in results
+            if result.taken >= since
+            and (any_test or result.code == self.test.code)
+            and (withdrawn or result.status not in VOID_STATUSES)
         ]
         return self.found(counted) if counted else LabFinding()
 
     def found(self, counted: Sequence[Result]) -> LabFinding:
         """Return the finding of one or more results that count: the value of the latest result."""
-        last = max(counted, key=lambda one: (one.taken, one.issued))
+        last = max(counted, key=lambda result: (result.taken, result.issued))
         level, tolerance = self.level_of(last)
         return LabFinding(level, tolerance, last.taken, (last.id,))
 
@@ -182,9 +182,9 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
             return result.value, 0.0
         return result.value * self.test.factor, self.test.tolerance
 
-    def asked_about(self, chart: LabChart, found: LabFinding) -> str:
+    def asked_about(self, chart: LabChart, finding: LabFinding) -> str:
         """Return the reference to the result that determines the value; empty if no result counts."""
-        return f"Observation/{found.deciding[0]}" if found.deciding else ""
+        return f"Observation/{finding.deciding[0]}" if finding.deciding else ""
 
     @override
     def params_for(self, rng: random.Random, world: World, scene: LabScene, chosen: LabCandidate) -> LabParams:
@@ -228,7 +228,11 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
     def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         *before, finish = gold
         value, *rest = finish.answer or []
-        others = {f"the value of {one.status} {one.id}": one.value for one in p.results if one.id not in p.deciding}
+        others = {
+            f"the value of {result.status} {result.id}": result.value
+            for result in p.results
+            if result.id not in p.deciding
+        }
         others |= {"a little more": value + 0.3, "a little less": value - 0.3, "in another unit": value * 18}
         if p.level is not None:
             others["none"] = NO_RESULT
@@ -261,8 +265,8 @@ class LatestResultTask(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        yield Finish([found[0].value if found else NO_RESULT])
+        results = yield from self.read_results(p)
+        yield Finish([results[0].value if results else NO_RESULT])
 
 
 def draw_level(filler: ChartFiller, ranges: Sequence[tuple[float, float]]) -> float:

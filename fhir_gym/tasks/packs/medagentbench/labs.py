@@ -204,14 +204,14 @@ def day_before(now: str) -> str:
 
 def counted_results(bundle: Json, test: LabTest) -> list[ParsedResult]:
     """Return the results in a searchset Bundle that count, the latest first."""
-    return sorted(_read(bundle, test), key=lambda one: (one.taken, one.issued), reverse=True)
+    return sorted(_read(bundle, test), key=lambda result: (result.taken, result.issued), reverse=True)
 
 
 def _read(bundle: Json, test: LabTest) -> Iterator[ParsedResult]:
-    for one in entries(bundle):
-        quantity, taken = one.get("valueQuantity"), str(one.get("effectiveDateTime"))
-        if not quantity or "T" not in taken or one.get("status") in VOID_STATUSES:
+    for entry in entries(bundle):
+        quantity, taken = entry.get("valueQuantity"), str(entry.get("effectiveDateTime"))
+        if not quantity or "T" not in taken or entry.get("status") in VOID_STATUSES:
             continue
         factor = test.factor if quantity.get("unit") == test.other_unit else 1
         value = quantity["value"] * factor
-        yield ParsedResult(parse_instant(taken), parse_instant(one.get("issued", taken)), taken, value)
+        yield ParsedResult(parse_instant(taken), parse_instant(entry.get("issued", taken)), taken, value)

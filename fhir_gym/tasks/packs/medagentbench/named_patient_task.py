@@ -80,4 +80,4 @@ class NamedPatientTask(SceneTask[P, S, PersonCandidate], Generic[P, S]):
 def draw_people(rng: random.Random, world: World) -> tuple[tuple[Person, ...], list[str]]:
     """Draw people who are easily confused, and for each earlier record to draw, the record number of its patient."""
     people = draw_lookalikes(rng, world, MrnAllocator(rng, world).new, rng.randrange(8, 12), fewest=_FEWEST)
-    return people, [one.id for one in people for _ in range(rng.choice(_EARLIER))]
+    return people, [person.id for person in people for _ in range(rng.choice(_EARLIER))]

@@ -149,59 +149,59 @@ def _is_one_dose(quantity: Json, ordered: OrderedDose) -> bool:
 
 def _duration_check(dosage: Resource, ordered: OrderedDose, hours: float) -> Check:
     """Check that every time, rate and timing in an order agrees with the duration of the infusion."""
-    given, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
-    said = {name: given[name] for name in ("rateQuantity", "rateRatio") if name in given}
-    right = [is_amount_over(one, ordered.value, ordered.unit, hours) for one in said.values()]
+    dose_and_rate, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
+    said = {name: dose_and_rate[name] for name in ("rateQuantity", "rateRatio") if name in dose_and_rate}
+    right = [is_amount_over(duration, ordered.value, ordered.unit, hours) for duration in said.values()]
     if "duration" in repeat:
         span = {"value": repeat["duration"], "unit": repeat.get("durationUnit")}
         right.append(is_amount_over(span, ordered.value, ordered.unit, hours))
-    passed, wanted = bool(right) and all(right), {"value": hours, "unit": "h"}
-    return Check(name="medication rate", passed=passed, expected=wanted, actual={**said, "timing": repeat or None})
+    passed, expected = bool(right) and all(right), {"value": hours, "unit": "h"}
+    return Check(name="medication rate", passed=passed, expected=expected, actual={**said, "timing": repeat or None})
 
 
 def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
     """Check that an order has one note with a text; `within` also accepts other words around the text."""
     notes = order.get("note") or []
-    written = [one.get("text") for one in (notes if isinstance(notes, list) else [notes]) if isinstance(one, dict)]
-    said = [plain(one) for one in written if isinstance(one, str)]
-    right = [plain(text) in one if within else one.strip('"') == plain(text) for one in said]
+    written = [note.get("text") for note in (notes if isinstance(notes, list) else [notes]) if isinstance(note, dict)]
+    said = [plain(written_text) for written_text in written if isinstance(written_text, str)]
+    right = [plain(text) in note_text if within else note_text.strip('"') == plain(text) for note_text in said]
     passed = any(right) if within else bool(right) and all(right)
     return Check(name="service note", passed=passed, expected=text, actual=written)
 
 
 def blood_pressure_checks(
-    end: FinishedEpisode, found: Resource, mrn: str, now: str, systolic: int, diastolic: int
+    end: FinishedEpisode, observation: Resource, mrn: str, now: str, systolic: int, diastolic: int
 ) -> Iterator[Check]:
     """Yield the checks of a blood pressure, which may be stored as text or as two components."""
-    yield equal("subject", end.refers(found.get("subject")), f"Patient/{mrn}")
-    yield equal("status", found.get("status"), "final")
-    kinds = [[one.get("system"), one.get("code")] for one in codings(found.get("category"))]
+    yield equal("subject", end.refers(observation.get("subject")), f"Patient/{mrn}")
+    yield equal("status", observation.get("status"), "final")
+    kinds = [[coding.get("system"), coding.get("code")] for coding in codings(observation.get("category"))]
     vital = bool(kinds) and all(system in _CATEGORIES and code == "vital-signs" for system, code in kinds)
     yield Check(name="category", passed=vital, expected="vital-signs", actual=kinds)
-    code = found.get("code")
-    names = {*concept_texts(code), *(str(one.get("code")) for one in codings(code))}
+    code = observation.get("code")
+    names = {*concept_texts(code), *(str(coding.get("code")) for coding in codings(code))}
     right = bool(names & {"BP"}) if not codes_of(code, LOINC) else set(codes_of(code, LOINC)) <= {"BP", _PANEL}
     yield Check(name="code", passed=right, expected="BP", actual=code)
-    when = found.get("effectiveDateTime") or found.get("effectiveInstant")
+    when = observation.get("effectiveDateTime") or observation.get("effectiveInstant")
     yield Check(name="time", passed=same_minute(when, now), expected=now, actual=when)
-    told = list(_pressures(found))
-    wanted: list[Json] = [systolic, diastolic]
+    told = list(_pressures(observation))
+    pressures: list[Json] = [systolic, diastolic]
     yield Check(
         name="value",
-        passed=bool(told) and all(one == wanted for one in told),
+        passed=bool(told) and all(pressure == pressures for pressure in told),
         expected=f"{systolic}/{diastolic} mmHg",
         actual=told,
     )
 
 
-def _pressures(found: Resource) -> Iterator[list[Json]]:
+def _pressures(observation: Resource) -> Iterator[list[Json]]:
     """Yield every pair of pressures that an Observation states as text or as components."""
-    if "valueString" in found:
-        match = _PRESSURE.fullmatch(str(found["valueString"]))
-        yield [int(match[1]), int(match[2])] if match else [found["valueString"]]
-    elif any(name.startswith("value") for name in found):
+    if "valueString" in observation:
+        match = _PRESSURE.fullmatch(str(observation["valueString"]))
+        yield [int(match[1]), int(match[2])] if match else [observation["valueString"]]
+    elif any(name.startswith("value") for name in observation):
         yield ["another kind of value"]
-    components = found.get("component") or []
+    components = observation.get("component") or []
     if components and len(components) != len((_SYSTOLIC, _DIASTOLIC)):
         yield [f"{len(components)} components"]
     elif components:
@@ -209,6 +209,12 @@ def _pressures(found: Resource) -> Iterator[list[Json]]:
 
 
 def _component(components: Iterable[Resource], code: str) -> Json:
-    quantities = [one.get("valueQuantity") or {} for one in components if code in codes_of(one.get("code"), LOINC)]
-    values = [one.get("value") for one in quantities if is_amount(one, one.get("value", -1), "mmHg")]
+    quantities = [
+        component.get("valueQuantity") or {}
+        for component in components
+        if code in codes_of(component.get("code"), LOINC)
+    ]
+    values = [
+        quantity.get("value") for quantity in quantities if is_amount(quantity, quantity.get("value", -1), "mmHg")
+    ]
     return values[0] if len(values) == len(quantities) == 1 else None

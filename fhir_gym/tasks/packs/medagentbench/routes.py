@@ -76,9 +76,9 @@ def is_route(said: Json, route: Route) -> bool:
     told = [_names(label, route) for label in concept_texts(said)]
     for coding in codings(said):
         system = str(coding.get("system"))
-        known = route.codes.get(_SAME_SYSTEM.get(system, system))
-        if known is not None:
-            told.append(str(coding.get("code")) in known)
+        codes = route.codes.get(_SAME_SYSTEM.get(system, system))
+        if codes is not None:
+            told.append(str(coding.get("code")) in codes)
     return bool(told) and all(told)
 
 

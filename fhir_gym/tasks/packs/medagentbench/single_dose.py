@@ -87,9 +87,9 @@ def explicit_single_doses(gold: Sequence[Action]) -> Iterator[tuple[str, list[Ac
 def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
     """Yield elements that repeat the content of a drug order in words."""
     for dosage in body.get("dosageInstruction", []):
-        (given,) = dosage["doseAndRate"]
-        dose, route = given["doseQuantity"], dosage["route"]["text"]
-        time = given.get("rateQuantity")
+        (dose_and_rate,) = dosage["doseAndRate"]
+        dose, route = dose_and_rate["doseQuantity"], dosage["route"]["text"]
+        time = dose_and_rate.get("rateQuantity")
         over = f" over {time['value']:g} {time['unit']}" if time else ""
         said = f"{dose['value']:g} {dose['unit']} {route}"
         yield "repeated in words", {"text": f"Give {said}{over}, single dose, now."}
@@ -112,7 +112,9 @@ def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource
         if is_drug and dosage.keys() <= _OF_ORDER:
             body |= {name: {**body.get(name, {}), **value} for name, value in dosage.items()}
         elif is_drug and "doNotPerform" not in dosage:
-            body["dosageInstruction"] = [{**one, **dosage} for one in body["dosageInstruction"]]
+            body["dosageInstruction"] = [
+                {**dosage_instruction, **dosage} for dosage_instruction in body["dosageInstruction"]
+            ]
         elif "occurrenceDateTime" in body and "occurrenceTiming" in service:
             continue  # an order can have only one occurrence element
         elif not service:
@@ -130,7 +132,7 @@ def _is_once(timing: Json, now: str, timed: bool) -> bool:
     if not isinstance(repeat, dict) or not isinstance(event, list):
         return False  # the content comes from the agent's request and may be any JSON
     bounds = repeat.get("boundsPeriod", {})
-    if not is_within(now, bounds) or len(event) > 1 or not all(same_moment(one, now[:10]) for one in event):
+    if not is_within(now, bounds) or len(event) > 1 or not all(same_moment(moment, now[:10]) for moment in event):
         return False
     said = repeat.keys() - (_DURATION if timed else set())
     if repeat.get("count") == 1 and repeat.get("countMax", 1) == 1:

@@ -102,10 +102,10 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
     def params_for(
         self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: PersonCandidate
     ) -> FindPatientParams:
-        known = {one.id: one for one in scene}
+        people = {person.id: person for person in scene}
         if chosen.id:
-            return FindPatientParams(scene=scene, person=known[chosen.id], mrn=chosen.id)
-        free = next(mrn for mrn in iter(MrnAllocator(rng, world).new, "") if mrn not in known)
+            return FindPatientParams(scene=scene, person=people[chosen.id], mrn=chosen.id)
+        free = next(mrn for mrn in iter(MrnAllocator(rng, world).new, "") if mrn not in people)
         person = person_called(rng, free, chosen.given, chosen.family, scene[0].gender, chosen.birth_date)
         return FindPatientParams(scene=scene, person=person, mrn=None)
 
@@ -120,17 +120,17 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
     @override
     def gold(self, p: FindPatientParams, fhir: LatestResponse) -> Gold:
         given, family = p.person.given, p.person.family
-        found = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
-        numbers = [one["identifier"][0]["value"] for one in entries(found) if has_name(one, given, family)]
+        bundle = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
+        numbers = [entry["identifier"][0]["value"] for entry in entries(bundle) if has_name(entry, given, family)]
         yield Finish(numbers or [_NOBODY])
 
     @override
     def checks(self, p: FindPatientParams, end: FinishedEpisode) -> Iterator[Check]:
         said = end.answer[0] if end.answer else None
         text = said.strip() if isinstance(said, str) else said
-        wanted = p.mrn or _NOBODY
-        right = text == wanted or (p.mrn is None and str(text).casefold().rstrip(".") == _NOBODY.casefold())
-        yield Check(name="answer", passed=right, expected=wanted, actual=said)
+        mrn = p.mrn or _NOBODY
+        right = text == mrn or (p.mrn is None and str(text).casefold().rstrip(".") == _NOBODY.casefold())
+        yield Check(name="answer", passed=right, expected=mrn, actual=said)
 
     @override
     def required_records(self, p: FindPatientParams) -> tuple[str, ...]:

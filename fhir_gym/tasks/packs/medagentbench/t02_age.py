@@ -85,18 +85,20 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
     def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
         today = world.now.date()
         people = draw_namesakes(rng, world, rng.randrange(7, 10))
-        return tuple(one.model_copy(update={"birth_date": _born(rng, today, one.birth_date)}) for one in people)
+        return tuple(
+            person.model_copy(update={"birth_date": _born(rng, today, person.birth_date)}) for person in people
+        )
 
     @override
     def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[PersonCandidate]]:
         years: dict[str, list[int]] = {}
-        for one in scene:
-            years.setdefault(one.name, []).append(int(one.birth_date[:4]))
+        for person in scene:
+            years.setdefault(person.name, []).append(int(person.birth_date[:4]))
         return {
             "": [
-                PersonCandidate(one.given, one.family, one.birth_date, one.id)
-                for one in scene
-                if sum(abs(year - int(one.birth_date[:4])) < 2 for year in years[one.name]) == 1
+                PersonCandidate(person.given, person.family, person.birth_date, person.id)
+                for person in scene
+                if sum(abs(year - int(person.birth_date[:4])) < 2 for year in years[person.name]) == 1
             ]
         }
 
@@ -119,8 +121,8 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
 
     @override
     def gold(self, p: AgeParams, fhir: LatestResponse) -> Gold:
-        found = yield Get("/Patient", {"identifier": p.mrn})
-        patient = next(entries(found))
+        bundle = yield Get("/Patient", {"identifier": p.mrn})
+        patient = next(entries(bundle))
         yield Finish([age_on(date.fromisoformat(p.today), date.fromisoformat(patient["birthDate"]))])
 
     @override
@@ -136,7 +138,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
         yield from ids_only(gold)
         *before, _ = gold
         today = date.fromisoformat(p.today)
-        for age in sorted({p.age - 1, p.age + 1, *(_age(today, one) for one in p.scene)}):
+        for age in sorted({p.age - 1, p.age + 1, *(_age(today, person) for person in p.scene)}):
             if age != p.age:
                 yield f"answers {age}", [*before, Finish([age])]
 

@@ -140,14 +140,17 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
             scene=scene,
             now=instant(world.now),
             mrn=chosen.id,
-            person=next(one for one in scene.people if one.id == chosen.id),
+            person=next(person for person in scene.people if person.id == chosen.id),
             systolic=systolic,
             diastolic=diastolic,
         )
 
     @override
     def scene_resources(self, scene: PressureScene, world: World) -> list[Resource]:
-        pressures = [{**_body(one.mrn, "vital-signs", one.when, one.value), "id": one.id} for one in scene.pressures]
+        pressures = [
+            {**_body(pressure.mrn, "vital-signs", pressure.when, pressure.value), "id": pressure.id}
+            for pressure in scene.pressures
+        ]
         return [*map(patient_with_mrn, scene.people), *pressures]
 
     @override
@@ -164,8 +167,8 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
     @override
     def checks(self, p: BloodPressureParams, end: FinishedEpisode) -> Iterator[Check]:
         yield created_check(end, "Observation")
-        found = new_resource(end, "Observation")
-        yield from blood_pressure_checks(end, found, p.mrn, p.now, p.systolic, p.diastolic)
+        observation = new_resource(end, "Observation")
+        yield from blood_pressure_checks(end, observation, p.mrn, p.now, p.systolic, p.diastolic)
 
     @override
     def near_misses(self, p: BloodPressureParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:

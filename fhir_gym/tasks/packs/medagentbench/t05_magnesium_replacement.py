@@ -117,8 +117,8 @@ class MagnesiumReplacement(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        level = found[0].value if found else None
+        results = yield from self.read_results(p)
+        level = results[0].value if results else None
         amount = grams(level)
         if amount is not None:
             yield Post("/MedicationRequest", _order(p.mrn, p.now, amount))
@@ -158,7 +158,7 @@ class MagnesiumReplacement(LabTask):
         dose = {"value": amount, "unit": "g"}
         minute = {"unit": "minutes", "system": "http://unitsofmeasure.org", "code": "min"}
         ratio = {"numerator": dose, "denominator": {"value": amount, "unit": "h"}}
-        given: dict[str, tuple[Any, Any]] = {
+        dose_elements: dict[str, tuple[Any, Any]] = {
             "route in words": ({"text": "Intravenous"}, {"rateQuantity": {"value": amount, "unit": "hour"}}),
             "route coded": (
                 {"coding": [{"system": "http://snomed.info/sct", "code": "47625008", "display": "Intravenous route"}]},
@@ -176,7 +176,7 @@ class MagnesiumReplacement(LabTask):
             ),
             "route in v3": ({"coding": [{"system": _V3, "code": "IV"}], "text": "IV"}, {"rateRatio": ratio}),
         }
-        for name, (route, rate) in given.items():
+        for name, (route, rate) in dose_elements.items():
             dosage = [{"route": route, "doseAndRate": [{"doseQuantity": dose, **rate}]}]
             yield name, [search, Post("/MedicationRequest", {**body, "dosageInstruction": dosage}), finish]
         timing = {"repeat": {"duration": amount, "durationUnit": "h"}}

@@ -69,16 +69,16 @@ class AverageGlucose(LatestResultTask):
 
     @override
     def found(self, counted: Sequence[Result]) -> LabFinding:
-        levels = [self.level_of(one)[0] for one in counted]
-        return LabFinding(sum(levels) / len(levels), _CLOSE, deciding=tuple(one.id for one in counted))
+        levels = [self.level_of(result)[0] for result in counted]
+        return LabFinding(sum(levels) / len(levels), _CLOSE, deciding=tuple(result.id for result in counted))
 
     @override
-    def asked_about(self, chart: LabChart, found: LabFinding) -> str:
-        return f"Patient/{chart.person.id}" if found.deciding else ""
+    def asked_about(self, chart: LabChart, finding: LabFinding) -> str:
+        return f"Patient/{chart.person.id}" if finding.deciding else ""
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        values = [one.value for one in (yield from self.read_results(p))]
+        values = [result.value for result in (yield from self.read_results(p))]
         yield Finish([round(sum(values) / len(values), 1) if values else NO_RESULT])
 
 

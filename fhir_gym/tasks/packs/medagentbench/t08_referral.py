@@ -154,7 +154,7 @@ class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
             scene=scene,
             now=instant(world.now),
             mrn=chosen.id,
-            person=next(one for one in scene.people if one.id == chosen.id),
+            person=next(person for person in scene.people if person.id == chosen.id),
             comment=_comment(rng),
         )
 
@@ -188,9 +188,9 @@ class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
         yield from explicit_single_doses(gold)
 
 
-def _order_on_file(one: EarlierReferral) -> Resource:
-    order = service_order(one.mrn, one.written, SNOMED, _ORTHOPAEDICS, note=[{"text": one.comment}])
-    return {**order, "id": one.id, "status": one.status, "priority": one.priority}
+def _order_on_file(referral: EarlierReferral) -> Resource:
+    order = service_order(referral.mrn, referral.written, SNOMED, _ORTHOPAEDICS, note=[{"text": referral.comment}])
+    return {**order, "id": referral.id, "status": referral.status, "priority": referral.priority}
 
 
 def _comment(rng: random.Random) -> str:

@@ -138,8 +138,8 @@ class PotassiumReplacement(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        level = found[0].value if found else None
+        results = yield from self.read_results(p)
+        level = results[0].value if results else None
         amount = milliequivalents(level)
         if amount is not None:
             dose = {"value": amount, "unit": "mEq"}
@@ -190,7 +190,7 @@ class PotassiumReplacement(LabTask):
         search, drug, *rest = gold
         body = json.loads(drug.body or "")
         for name, route in _ORALLY.items():
-            dosage = [{**one, "route": route} for one in body["dosageInstruction"]]
+            dosage = [{**dosage_instruction, "route": route} for dosage_instruction in body["dosageInstruction"]]
             yield f"route {name}", [search, Post(drug.url, {**body, "dosageInstruction": dosage}), *rest]
 
 

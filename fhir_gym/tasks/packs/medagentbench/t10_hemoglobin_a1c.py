@@ -107,10 +107,10 @@ class HemoglobinA1c(LabTask):
 
     @override
     def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
-        found = yield from self.read_results(p)
-        if not found or found[0].taken < year_before(p.now):
+        results = yield from self.read_results(p)
+        if not results or results[0].taken < year_before(p.now):
             yield Post("/ServiceRequest", service_order(p.mrn, p.now, LOINC, A1C_LOINC))
-        yield Finish([found[0].value, found[0].text] if found else [NO_RESULT])
+        yield Finish([results[0].value, results[0].text] if results else [NO_RESULT])
 
     @override
     def expected_changes(self, p: LabParams) -> tuple[ExpectedChange, ...]:

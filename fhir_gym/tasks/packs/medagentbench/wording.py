@@ -62,7 +62,11 @@ class OrderedDose:
 def contradictions(order: Resource, ordered: OrderedDose) -> list[Json]:
     """Return the texts of an order that contradict or extend the requested content."""
     notes = [*_notes(order.get("note"))]
-    instructions = [text for one in order.get("dosageInstruction") or [] for text in _instructions(one)]
+    instructions = [
+        text
+        for dosage_instruction in order.get("dosageInstruction") or []
+        for text in _instructions(dosage_instruction)
+    ]
     return [
         *(text for text in instructions if not _repeats(text, ordered)),
         *(text for text in notes if not _is_remark(text, ordered)),
@@ -77,13 +81,13 @@ def names_drug(concept: Json, system: str, code: str, words: Collection[str]) ->
     named = all(
         _tokens(label) & {*words} or plain(label).casefold() == code.casefold() for label in concept_texts(concept)
     )
-    return named and all(one.get("system") == system or "display" in one for one in codings(concept))
+    return named and all(coding.get("system") == system or "display" in coding for coding in codings(concept))
 
 
 def _notes(notes: Json) -> Iterator[str]:
-    for one in notes if isinstance(notes, list) else [notes]:
-        if isinstance(one, dict) and isinstance(one.get("text"), str):
-            yield one["text"]
+    for note in notes if isinstance(notes, list) else [notes]:
+        if isinstance(note, dict) and isinstance(note.get("text"), str):
+            yield note["text"]
 
 
 def _instructions(dosage: Json) -> Iterator[str]:
@@ -97,8 +101,8 @@ def _instructions(dosage: Json) -> Iterator[str]:
 def _repeats(text: str, ordered: OrderedDose) -> bool:
     """Return whether a text contains only neutral words and the amounts, times and rates of the order."""
     rest, right = _without_amounts(text, ordered)
-    known = _NEUTRAL | {*ordered.drug} | ordered.route.says | ordered.route.more
-    return right and {*_WORD.findall(_ONCE.sub(" ", rest))} <= known
+    words = _NEUTRAL | {*ordered.drug} | ordered.route.says | ordered.route.more
+    return right and {*_WORD.findall(_ONCE.sub(" ", rest))} <= words
 
 
 def _is_remark(text: str, ordered: OrderedDose) -> bool:
@@ -132,7 +136,7 @@ def _is_dose(number: str, unit: str, ordered: OrderedDose) -> bool:
 
 def _lowered(text: str) -> str:
     lowered = plain(text).casefold().replace("p.o.", "po").replace("i.v.", "iv")
-    return re.sub(r"\b(?:" + "|".join(_NUMBERS) + r")\b", lambda found: _NUMBERS[found[0]], lowered)
+    return re.sub(r"\b(?:" + "|".join(_NUMBERS) + r")\b", lambda match: _NUMBERS[match[0]], lowered)
 
 
 def _tokens(label: str) -> set[str]:

@@ -70,25 +70,25 @@ class Calendar:
     @classmethod
     def at_start(cls, scene: ClinicScene) -> Calendar:
         """Return the calendar at the start of the episode."""
-        visits = {one.id: Booked(one.patient, (one.slot,), one.status) for one in scene.visits}
+        visits = {visit.id: Booked(visit.patient, (visit.slot,), visit.status) for visit in scene.visits}
         return cls(scene, {slot.id: slot.status for slot in scene.slots}, visits)
 
     def occupied(self) -> frozenset[str]:
         """Return the ids of the slots of appointments that take place."""
-        return frozenset(slot.id for one in self.visits.values() if one.status in OCCUPIED for slot in one.slots)
+        return frozenset(slot.id for visit in self.visits.values() if visit.status in OCCUPIED for slot in visit.slots)
 
     def as_seen_by(self, mistake: str, patient: str) -> Calendar:
         """Return the calendar as an agent with one of `MISTAKES` sees it."""
         if mistake == OWN_APPOINTMENTS_IGNORED:
-            others = {id: one for id, one in self.visits.items() if one.patient != patient}
+            others = {id: visit for id, visit in self.visits.items() if visit.patient != patient}
             return Calendar(self.scene, self.status, others)
         if mistake == STATUSES_IGNORED:
-            own = {id: one for id, one in self.visits.items() if one.patient == patient}
+            own = {id: visit for id, visit in self.visits.items() if visit.patient == patient}
             return Calendar(self.scene, dict.fromkeys(self.status, "free"), own)
         return Calendar.at_start(self.scene)
 
     def first_free(
-        self, patient: str, limits: TimeLimits, wanted: Callable[[Practitioner], bool], moving: str = ""
+        self, patient: str, limits: TimeLimits, suits: Callable[[Practitioner], bool], moving: str = ""
     ) -> ClinicSlot | None:
         """Return the first free slot that suits a patient; None if there is none.
 
@@ -97,13 +97,14 @@ class Calendar:
         Args:
             patient: Id of the patient.
             limits: What the patient wishes, and other conditions.
-            wanted: Whether a practitioner may be chosen.
+            suits: Whether a practitioner may be chosen.
             moving: Id of an appointment of the patient that gives up its time.
         """
         free = self.free_times(patient, moving)
-        schedules = [one.schedule for one in self.scene.practitioners if wanted(one)]
+        schedules = [practitioner.schedule for practitioner in self.scene.practitioners if suits(practitioner)]
         first = (
-            next((slot for slot in free.of(one) if limits.suits(slot.start, slot.minutes)), None) for one in schedules
+            next((slot for slot in free.of(schedule) if limits.suits(slot.start, slot.minutes)), None)
+            for schedule in schedules
         )
         return min((slot for slot in first if slot is not None), key=self.scene.order, default=None)
 
@@ -130,10 +131,10 @@ class FreeTimes:
     """
 
     def __init__(self, calendar: Calendar, patient: str, moving: str) -> None:
-        kept = [one for id, one in calendar.visits.items() if one.status in OCCUPIED and id != moving]
+        kept = [visit for id, visit in calendar.visits.items() if visit.status in OCCUPIED and id != moving]
         self._calendar = calendar
-        self._taken = {slot.id for one in kept for slot in one.slots}
-        self._own = [slot for one in kept if one.patient == patient for slot in one.slots]
+        self._taken = {slot.id for booked in kept for slot in booked.slots}
+        self._own = [slot for booked in kept if booked.patient == patient for slot in booked.slots]
         self._slots: dict[str, list[ClinicSlot]] = {}
 
     def of(self, schedule: str) -> Sequence[ClinicSlot]:
@@ -168,7 +169,7 @@ def slots_that_would_fit(
     patient: str,
     limits: TimeLimits,
     minutes: int,
-    wanted: Callable[[Practitioner], bool],
+    suits: Callable[[Practitioner], bool],
     *,
     moving: str = "",
     until: date = date.min,
@@ -183,18 +184,27 @@ def slots_that_would_fit(
         patient: Id of the patient.
         limits: What the patient wishes, and other conditions.
         minutes: The length of a slot that is not like a free slot of the scene.
-        wanted: Whether a practitioner may be chosen.
+        suits: Whether a practitioner may be chosen.
         moving: Id of an appointment of the patient that gives up its time.
         until: The last day, if it is later than a week after the last slot of the scene.
     """
-    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
-    free = [one for one in scene.slots if one.status == "free" and one.start > scene.now]
-    for times in (((one.start, one.minutes) for one in free), ((one, minutes) for one in _any_starts(scene, until))):
-        suiting = [one for one in times if limits.suits(*one)]
-        slots = [ClinicSlot(id="", schedule="", start=one, minutes=length, status="free") for one, length in suiting]
-        fitting = [slot for slot in slots if not any(overlap(slot, one) for one in kept)]
+    kept = [
+        visit.slot
+        for visit in scene.visits
+        if visit.patient == patient and visit.status in OCCUPIED and visit.id != moving
+    ]
+    free = [slot for slot in scene.slots if slot.status == "free" and slot.start > scene.now]
+    for times in (
+        ((slot.start, slot.minutes) for slot in free),
+        ((start, minutes) for start in _any_starts(scene, until)),
+    ):
+        suiting = [time for time in times if limits.suits(*time)]
+        slots = [
+            ClinicSlot(id="", schedule="", start=start, minutes=length, status="free") for start, length in suiting
+        ]
+        fitting = [slot for slot in slots if not any(overlap(slot, clinic_slot) for clinic_slot in kept)]
         if fitting:
-            for practitioner in filter(wanted, scene.practitioners):
+            for practitioner in filter(suits, scene.practitioners):
                 slot = seeded_random("slot", scene.place, practitioner.schedule).choice(fitting)
                 yield supposed_slot(slot.model_copy(update={"schedule": practitioner.schedule}))
             return
@@ -203,8 +213,8 @@ def slots_that_would_fit(
 def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
     """Yield starts of slots on all coming days, at the times of day of the slots of a scene; see above for `until`."""
     today = date.fromisoformat(scene.now[:10])
-    last = max(until, date.fromisoformat(max(one.start[:10] for one in scene.slots)) + timedelta(days=7))
-    times = sorted({one.start[10:] for one in scene.slots})
+    last = max(until, date.fromisoformat(max(slot.start[:10] for slot in scene.slots)) + timedelta(days=7))
+    times = sorted({slot.start[10:] for slot in scene.slots})
     for ahead in range(1, (last - today).days + 1):
         day = (today + timedelta(days=ahead)).isoformat()
         yield from (day + time for time in times)
@@ -238,12 +248,12 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
     @cached_property
     def _writes(self) -> list[Write]:
         """The writes on slots and appointments."""
-        return [one for one in self.log.writes if one.resource_type in ("Appointment", "Slot")]
+        return [write for write in self.log.writes if write.resource_type in ("Appointment", "Slot")]
 
     @cached_property
     def claimed(self) -> list[frozenset[str]]:
         """For each request, the records that belong to it."""
-        return [self.claim(one) for one in self.requests]
+        return [self.claim(request) for request in self.requests]
 
     @cached_property
     def start(self) -> Calendar:
@@ -264,11 +274,13 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
             return self.before(write)
         earlier, later = (frozenset().union(*some) for some in (self.claimed[:number], self.claimed[number + 1 :]))
         early = later - earlier - self.claimed[number]
-        writes = [one for one in self._writes if one.number < write and not (one.by_agent and one.record in early)]
-        states = {one.record: one.after for one in writes}
+        writes = [
+            other for other in self._writes if other.number < write and not (other.by_agent and other.record in early)
+        ]
+        states = {other.record: other.after for other in writes}
         for records in self.claimed[:number]:
             own = records - self.claimed[number]
-            if any(one.record in own for one in self.log.writes_of_agent) and not states.keys() & own:
+            if any(other.record in own for other in self.log.writes_of_agent) and not states.keys() & own:
                 states |= {record: self.log.at_end(record) for record in sorted(own & self.log.touched)}
         return self._with(states)
 
@@ -276,10 +288,12 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         """Return the number of the agent's first write for a request; if there is none, that of the report."""
         # A write that frees a slot may belong to another request, which gives the slot up.
         claimed = self.claimed[number]
-        mine = [one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after)]
-        own = min((one.number for one in mine if one.resource_type == "Appointment"), default=len(self.log.writes))
+        mine = [write for write in self.log.writes_of_agent if write.record in claimed and not _is_free(write.after)]
+        own = min(
+            (write.number for write in mine if write.resource_type == "Appointment"), default=len(self.log.writes)
+        )
         # Another request may have had the slot before, so not every write on it is for this request.
-        first = (one.number for one in mine if one.number > self._given(one.record, own, claimed))
+        first = (write.number for write in mine if write.number > self._given(write.record, own, claimed))
         return min(first, default=self._reported(number))
 
     def _reported(self, number: int) -> int:
@@ -288,14 +302,16 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     def _given(self, slot: str, before: int, claimed: frozenset[str]) -> int:
         """Return the number of the last write before another that gave a slot to an appointment of somebody else."""
-        others = (one for one in self._writes if one.number < before and one.record not in claimed)
-        return max((one.number for one in others if slot.removeprefix("Slot/") in self.slot_ids(one.after)), default=-1)
+        others = (write for write in self._writes if write.number < before and write.record not in claimed)
+        return max(
+            (write.number for write in others if slot.removeprefix("Slot/") in self.slot_ids(write.after)), default=-1
+        )
 
     def before(self, write: int) -> Calendar:
         """Return the calendar before a write."""
         if write not in self._before:
-            earlier = (one for one in self._writes if one.number < write)
-            self._before[write] = self._with({one.record: one.after for one in earlier})
+            earlier = (other for other in self._writes if other.number < write)
+            self._before[write] = self._with({other.record: other.after for other in earlier})
         return self._before[write]
 
     def planned(self, number: int) -> Calendar:
@@ -306,14 +322,16 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         """
         earlier = frozenset().union(*self.claimed[:number])
         records = earlier & self.log.touched
-        states = {one: self.log.at_end(one) for one in sorted(records)}
+        states = {record: self.log.at_end(record) for record in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
-        states |= {one.record: one.after for one in self._writes if one.record in records and _is_free(one.after)}
+        states |= {
+            write.record: write.after for write in self._writes if write.record in records and _is_free(write.after)
+        }
         first = self._first_write_for(number)
-        before = [one for one in self._writes if one.number < first]
-        states |= {one.record: one.after for one in before if not one.by_agent}
+        before = [write for write in self._writes if write.number < first]
+        states |= {write.record: write.after for write in before if not write.by_agent}
         if self.log.is_live:
-            states |= {one.record: one.after for one in before if one.record not in earlier}
+            states |= {write.record: write.after for write in before if write.record not in earlier}
         calendar = self._with(states)
         # A transaction gives a slot to another appointment without freeing it in between.
         calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in earlier}
@@ -343,14 +361,14 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     def _read_booking(self, appointment: Resource) -> Booked:
         actors = self.log.participants(appointment)
-        patients = (one.id for one in self.scene.people if f"Patient/{one.id}" in actors)
+        patients = (person.id for person in self.scene.people if f"Patient/{person.id}" in actors)
         slots = (self.slots[id] for id in self.slot_ids(appointment) if id in self.slots)
         return Booked(next(patients, ""), tuple(slots), str(appointment.get("status")))
 
     def slot_ids(self, appointment: Resource | None) -> list[str]:
         """Return the ids of the slots of an appointment."""
-        refers = [self.log.end.refers(one) for one in (appointment or {}).get("slot", [])]
-        return [one.removeprefix("Slot/") for one in refers if one]
+        refers = [self.log.end.refers(slot) for slot in (appointment or {}).get("slot", [])]
+        return [reference.removeprefix("Slot/") for reference in refers if reference]
 
     def slot_became(self, id: str, status: str) -> bool:
         """Whether the agent left a slot with a status, and otherwise as it was at the start."""
@@ -367,7 +385,7 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
             slots: See `slots_that_would_fit`.
             best: The slot that the rules choose in a calendar.
         """
-        looks = [{self.log.writes_before(one) for one in self.log.lookups_of(slot)} for slot in slots]
+        looks = [{self.log.writes_before(lookup) for lookup in self.log.lookups_of(slot)} for slot in slots]
         planned, report = self.planned(number), self._reported(number)
         is_none = best(planned) is None
 

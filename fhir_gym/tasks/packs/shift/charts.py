@@ -187,9 +187,9 @@ class OrdersScene(Params):
         """Return the scene as if all records of one kind counted; `records` is one of `DECOYS`."""
         active = {"type": "allergy", "clinical": "active", "verification": "confirmed", "status": "final"}
         changed = []
-        for one in getattr(self, records):
-            known = {name: value for name, value in active.items() if name in type(one).model_fields}
-            changed.append(one.model_copy(update=known))
+        for record in getattr(self, records):
+            elements = {name: value for name, value in active.items() if name in type(record).model_fields}
+            changed.append(record.model_copy(update=elements))
         return self.model_copy(update={records: tuple(changed)})
 
 
@@ -219,10 +219,10 @@ class ChartSceneSampler:
             now=instant(self._now),
             formulary=self._formulary,
             people=tuple(people),
-            allergies=tuple(self._allergy(one) for one in people for _ in range(rng.choice((0, 1, 1, 2, 3)))),
-            diagnoses=tuple(found for one in people for found in self._diagnoses(one)),
-            results=tuple(found for one in people for found in self._results(one, results)),
-            orders=tuple(self._order(one) for one in people for _ in range(rng.randint(orders // 2, orders))),
+            allergies=tuple(self._allergy(person) for person in people for _ in range(rng.choice((0, 1, 1, 2, 3)))),
+            diagnoses=tuple(diagnosis for person in people for diagnosis in self._diagnoses(person)),
+            results=tuple(result for person in people for result in self._results(person, results)),
+            orders=tuple(self._order(person) for person in people for _ in range(rng.randint(orders // 2, orders))),
         )
 
     def _ago(self, days: int, least: int = 0) -> str:
@@ -314,13 +314,13 @@ def _creatinine(rng: random.Random, amount: float) -> tuple[Concept, float, str]
 
 def chart_resources(scene: OrdersScene) -> list[Resource]:
     """Build the resources of a scene."""
-    items = {one.name: one for one in scene.formulary.items}
+    items = {item.name: item for item in scene.formulary.items}
     return [
         *map(patient_resource, scene.people),
-        *(_allergy_resource(one, items[one.drug]) for one in scene.allergies),
+        *(_allergy_resource(allergy, items[allergy.drug]) for allergy in scene.allergies),
         *map(condition_resource, scene.diagnoses),
         *map(result_resource, scene.results),
-        *(_earlier(one, items[one.item]) for one in scene.orders),
+        *(_earlier(order, items[order.item]) for order in scene.orders),
     ]
 
 
@@ -328,32 +328,36 @@ def _status(system: str, code: str) -> Resource:
     return {"coding": [{"system": system, "code": code}]}
 
 
-def _allergy_resource(one: Allergy, item: Item) -> Resource:
-    clinical = {"clinicalStatus": _status(_CLINICAL.format("allergyintolerance"), one.clinical)} if one.clinical else {}
+def _allergy_resource(allergy: Allergy, item: Item) -> Resource:
+    clinical = (
+        {"clinicalStatus": _status(_CLINICAL.format("allergyintolerance"), allergy.clinical)}
+        if allergy.clinical
+        else {}
+    )
     return {
         "resourceType": "AllergyIntolerance",
-        "id": one.id,
+        "id": allergy.id,
         **clinical,
-        "verificationStatus": _status(_VERIFICATION.format("allergyintolerance-verification"), one.verification),
-        "type": one.type,
+        "verificationStatus": _status(_VERIFICATION.format("allergyintolerance-verification"), allergy.verification),
+        "type": allergy.type,
         "category": ["medication"],
         "code": item.concept.concept,
-        "patient": reference("Patient", one.patient),
-        "recordedDate": one.recorded,
+        "patient": reference("Patient", allergy.patient),
+        "recordedDate": allergy.recorded,
     }
 
 
-def condition_resource(one: Diagnosis) -> Resource:
+def condition_resource(diagnosis: Diagnosis) -> Resource:
     """Build the Condition of a diagnosis."""
-    clinical = {"clinicalStatus": _status(_CLINICAL.format("condition"), one.clinical)}
+    clinical = {"clinicalStatus": _status(_CLINICAL.format("condition"), diagnosis.clinical)}
     return {
         "resourceType": "Condition",
-        "id": one.id,
-        **(clinical if one.clinical else {}),
-        "verificationStatus": _status(_VERIFICATION.format("condition-ver-status"), one.verification),
-        "code": one.concept.concept,
-        "subject": reference("Patient", one.patient),
-        "recordedDate": one.recorded,
+        "id": diagnosis.id,
+        **(clinical if diagnosis.clinical else {}),
+        "verificationStatus": _status(_VERIFICATION.format("condition-ver-status"), diagnosis.verification),
+        "code": diagnosis.concept.concept,
+        "subject": reference("Patient", diagnosis.patient),
+        "recordedDate": diagnosis.recorded,
     }
 
 
@@ -382,9 +386,13 @@ class MissingResult:
             results: The results of all patients.
         """
         since = self.first.isoformat()
-        alike = [one for one in results if one.concept.code == self.concept.code and one.taken >= since]
-        own = min((one.taken for one in alike if one.patient == self.patient), default="9")
-        models = [one for one in alike if one.patient != self.patient and one.taken < own and one.status in VALID]
+        alike = [result for result in results if result.concept.code == self.concept.code and result.taken >= since]
+        own = min((result.taken for result in alike if result.patient == self.patient), default="9")
+        models = [
+            result
+            for result in alike
+            if result.patient != self.patient and result.taken < own and result.status in VALID
+        ]
         value, unit = _USUAL[self.concept.code]
         taken = f"{since}T12:00:00Z"
         if models:
@@ -403,23 +411,23 @@ class MissingResult:
         )
 
 
-def result_resource(one: Result) -> Resource:
+def result_resource(result: Result) -> Resource:
     """Build the Observation of a result."""
-    value: float = int(one.value) if one.value.is_integer() else one.value
+    value: float = int(result.value) if result.value.is_integer() else result.value
     return {
         "resourceType": "Observation",
-        "id": one.id,
-        "status": one.status,
-        "code": one.concept.concept,
-        "subject": reference("Patient", one.patient),
-        "effectiveDateTime": one.taken,
-        "valueQuantity": {"value": value, "unit": UNITS[one.unit], "system": _UCUM, "code": one.unit},
+        "id": result.id,
+        "status": result.status,
+        "code": result.concept.concept,
+        "subject": reference("Patient", result.patient),
+        "effectiveDateTime": result.taken,
+        "valueQuantity": {"value": value, "unit": UNITS[result.unit], "system": _UCUM, "code": result.unit},
     }
 
 
 def order_resource(item: Item, patient: str, written: str, dose: int) -> Resource:
     """Build an active order of a drug or a test, with the elements that a request needs."""
-    made: Resource = {
+    resource: Resource = {
         "resourceType": item.resource_type,
         "status": "active",
         "intent": "order",
@@ -428,11 +436,17 @@ def order_resource(item: Item, patient: str, written: str, dose: int) -> Resourc
         "authoredOn": written,
     }
     if item.group:
-        made["dosageInstruction"] = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
-    return made
+        resource["dosageInstruction"] = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
+    return resource
 
 
-def _earlier(one: EarlierOrder, item: Item) -> Resource:
-    made = order_resource(item, one.patient, one.written, one.dose)
-    made["medicationCodeableConcept" if item.group else "code"] = item.concept.concept
-    return {"resourceType": item.resource_type, "id": one.id, **made, "status": one.status, "intent": one.intent}
+def _earlier(order: EarlierOrder, item: Item) -> Resource:
+    resource = order_resource(item, order.patient, order.written, order.dose)
+    resource["medicationCodeableConcept" if item.group else "code"] = item.concept.concept
+    return {
+        "resourceType": item.resource_type,
+        "id": order.id,
+        **resource,
+        "status": order.status,
+        "intent": order.intent,
+    }

@@ -134,7 +134,7 @@ class ClinicScene(Params):
 
     @cached_property
     def _families(self) -> dict[str, str]:
-        return {one.schedule: one.person.family for one in self.practitioners}
+        return {practitioner.schedule: practitioner.person.family for practitioner in self.practitioners}
 
     @cached_property
     def slots_in_order(self) -> tuple[ClinicSlot, ...]:
@@ -144,15 +144,15 @@ class ClinicScene(Params):
     @cached_property
     def coming_slots(self) -> dict[str, list[ClinicSlot]]:
         """The slots that start after the current time, by schedule, in the order of the rules."""
-        found: dict[str, list[ClinicSlot]] = {one.schedule: [] for one in self.practitioners}
+        slots: dict[str, list[ClinicSlot]] = {practitioner.schedule: [] for practitioner in self.practitioners}
         for slot in self.slots_in_order:
             if slot.start > self.now:
-                found[slot.schedule].append(slot)
-        return found
+                slots[slot.schedule].append(slot)
+        return slots
 
     def by_schedule(self) -> dict[str, Practitioner]:
         """Return the practitioners by the ids of their schedules."""
-        return {one.schedule: one for one in self.practitioners}
+        return {practitioner.schedule: practitioner for practitioner in self.practitioners}
 
 
 def draw_clinic(
@@ -183,16 +183,18 @@ def draw_clinic(
     offered = rng.sample(SERVICES, services)
     staff: list[Practitioner] = []
     for number in range(practitioners):
-        person = _new_practitioner(rng, world, ids.new("Practitioner"), [one.person for one in staff])
+        person = _new_practitioner(rng, world, ids.new("Practitioner"), [practitioner.person for practitioner in staff])
         spoken = tuple(rng.sample(sorted(LANGUAGES), rng.choice((0, 1, 1, 2))))
         service = offered[number % services]
         staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
     everyone = draw_patients(rng, world, ids, people, twins)
-    slots = [slot for one in staff for slot in draw_slots(rng, world, ids, one.schedule, days, per_day)]
+    slots = [
+        slot for practitioner in staff for slot in draw_slots(rng, world, ids, practitioner.schedule, days, per_day)
+    ]
     visits = _visits(rng, ids, everyone, slots, instant(world.now))
     occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}
-    slots = [one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots]
-    final = {one.id: one for one in slots}
+    slots = [slot.model_copy(update={"status": "busy"}) if slot.id in occupied else slot for slot in slots]
+    final = {slot.id: slot for slot in slots}
     return ClinicScene(
         now=instant(world.now),
         place=ids.new("Location"),
@@ -200,7 +202,7 @@ def draw_clinic(
         practitioners=tuple(staff),
         people=tuple(everyone),
         slots=tuple(slots),
-        visits=tuple(one.model_copy(update={"slot": final[one.slot.id]}) for one in visits),
+        visits=tuple(visit.model_copy(update={"slot": final[visit.slot.id]}) for visit in visits),
     )
 
 
@@ -214,22 +216,23 @@ def _new_practitioner(rng: random.Random, world: World, id: str, others: Sequenc
     for _ in range(_TRIES):
         person = new_person(rng, world, id, resource_type="Practitioner")
         if all(
-            (person.given, person.family) != (one.given, one.family) and has_clear_order(person.family, one.family)
-            for one in others
+            (person.given, person.family) != (other.given, other.family)
+            and has_clear_order(person.family, other.family)
+            for other in others
         ):
             return person
     raise TaskError(f"no practitioner with a new name after {_TRIES} attempts")
 
 
-def has_clear_order(one: str, other: str) -> bool:
+def has_clear_order(name: str, other: str) -> bool:
     """Whether two names are in the same order by code points and by letters without case, accents and punctuation."""
-    plain, other_plain = _letters(one), _letters(other)
-    return (one < other, one > other) == (plain < other_plain, plain > other_plain)
+    plain, other_plain = _letters(name), _letters(other)
+    return (name < other, name > other) == (plain < other_plain, plain > other_plain)
 
 
 def _letters(name: str) -> str:
     decomposed = unicodedata.normalize("NFKD", name.casefold().replace("ø", "o"))  # ø has no decomposition
-    return "".join(one for one in decomposed if one.isalpha())
+    return "".join(letter for letter in decomposed if letter.isalpha())
 
 
 def draw_slots(
@@ -257,19 +260,19 @@ def _visits(
     rng: random.Random, ids: IdAllocator, people: Sequence[Person], slots: Sequence[ClinicSlot], now: str
 ) -> list[Visit]:
     """Draw up to three appointments for each patient, in slots that do not overlap; some are cancelled."""
-    found: list[Visit] = []
+    visits: list[Visit] = []
     left = rng.sample(slots, len(slots))
     for person in people:
         mine: list[ClinicSlot] = []
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
-            slot = next((one for one in left if not any(overlap(one, other) for other in mine)), None)
+            slot = next((slot for slot in left if not any(overlap(slot, other) for other in mine)), None)
             if slot is None:
                 break
             left.remove(slot)
             mine.append(slot)
             status = plausible_status(rng.choice(("booked", "booked", "booked", "pending", *_ENDED)), slot.start, now)
-            found.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
-    return found
+            visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
+    return visits
 
 
 def plausible_status(status: str, start: str, now: str) -> str:
@@ -277,30 +280,32 @@ def plausible_status(status: str, start: str, now: str) -> str:
     return "cancelled" if status == "noshow" and start > now else status
 
 
-def overlap(one: ClinicSlot, other: ClinicSlot) -> bool:
+def overlap(slot: ClinicSlot, other: ClinicSlot) -> bool:
     """Whether two slots have some time in common."""
-    if one.start[:10] != other.start[:10]:  # no slot lasts into the next day
+    if slot.start[:10] != other.start[:10]:  # no slot lasts into the next day
         return False
-    return one.start < other.end and other.start < one.end
+    return slot.start < other.end and other.start < slot.end
 
 
 def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
     """Build the resources of a place."""
     doctors = scene.by_schedule()
-    found: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
-    for one in scene.practitioners:
-        found += [_practitioner(one), schedule_resource(one, scene.place, world)]
-    found += [slot_resource(one) for one in scene.slots]
-    found += [appointment_resource(one, doctors[one.slot.schedule].person.id, scene.place) for one in scene.visits]
-    return found
+    resources: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
+    for practitioner in scene.practitioners:
+        resources += [_practitioner(practitioner), schedule_resource(practitioner, scene.place, world)]
+    resources += [slot_resource(slot) for slot in scene.slots]
+    resources += [
+        appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.place) for visit in scene.visits
+    ]
+    return resources
 
 
-def _practitioner(one: Practitioner) -> Resource:
-    names = {"en": "English"} | {code: LANGUAGES[code] for code in one.languages}
+def _practitioner(practitioner: Practitioner) -> Resource:
+    names = {"en": "English"} | {code: LANGUAGES[code] for code in practitioner.languages}
     spoken = [
         {"coding": [{"system": "urn:ietf:bcp:47", "code": code, "display": name}]} for code, name in names.items()
     ]
-    return {**practitioner_resource(one.person), "communication": spoken}
+    return {**practitioner_resource(practitioner.person), "communication": spoken}
 
 
 def location_resource(id: str, name: str) -> Resource:
@@ -308,15 +313,15 @@ def location_resource(id: str, name: str) -> Resource:
     return {"resourceType": "Location", "id": id, "status": "active", "name": name}
 
 
-def schedule_resource(one: Practitioner, place: str, world: World) -> Resource:
+def schedule_resource(practitioner: Practitioner, place: str, world: World) -> Resource:
     """Build the Schedule of a practitioner at a place."""
     horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
     return {
         "resourceType": "Schedule",
-        "id": one.schedule,
+        "id": practitioner.schedule,
         "active": True,
-        "specialty": [one.service.concept],
-        "actor": [reference("Practitioner", one.person.id), reference("Location", place)],
+        "specialty": [practitioner.service.concept],
+        "actor": [reference("Practitioner", practitioner.person.id), reference("Location", place)],
         "planningHorizon": horizon,
     }
 

@@ -68,10 +68,10 @@ class EpisodeLog:
         self._counterfactuals, self._report = counterfactuals, report
         self._parsed = end.parsed or ParsedResponses()
         timeline = end.timeline
-        self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
+        self.requests = tuple(request.logged for request in timeline) if timeline else end.requests
         """The requests of the agent and of simulated people, in order."""
         self._read: dict[str, Resource | None] = {}
-        self._others = frozenset(number for number, one in enumerate(timeline) if one.event)
+        self._others = frozenset(number for number, request in enumerate(timeline) if request.event)
 
     @cached_property
     def _versions(self) -> list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]]:
@@ -79,12 +79,15 @@ class EpisodeLog:
 
         The list lacks what a server without history does not tell: it knows only the first and the last version.
         """
-        found: list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]] = []
-        steps = {(one.resource_type, one.id): _steps(one.before, one.versions, one.after) for one in self.end.changes}
+        versions: list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]] = []
+        steps = {
+            (change.resource_type, change.id): _steps(change.before, change.versions, change.after)
+            for change in self.end.changes
+        }
         effects = [
             (number, place, key)
-            for number, one in enumerate(self.requests)
-            for place, key in enumerate((done.resource_type, done.id) for done in one.response.done if done.effect)
+            for number, request in enumerate(self.requests)
+            for place, key in enumerate((done.resource_type, done.id) for done in request.response.done if done.effect)
             if key in steps
         ]
         later = Counter(key for _, _, key in effects)
@@ -93,13 +96,17 @@ class EpisodeLog:
             step = len(steps[key]) - 2 - later[key]
             if step >= 0:
                 before, after = steps[key][step : step + 2]
-                found.append((number, place, key, before, after))
-        return found
+                versions.append((number, place, key, before, after))
+        return versions
 
     @cached_property
     def writes(self) -> tuple[Write, ...]:
         """The writes that changed a record, in order."""
-        changed = (one for one in self._versions if one[3] is None or one[4] is None or not same_record(one[3], one[4]))
+        changed = (
+            version
+            for version in self._versions
+            if version[3] is None or version[4] is None or not same_record(version[3], version[4])
+        )
         return tuple(
             Write(number, request, place, *key, before, after, request not in self._others, "/".join(key))
             for number, (request, place, key, before, after) in enumerate(changed)
@@ -108,11 +115,11 @@ class EpisodeLog:
     @cached_property
     def writes_of_agent(self) -> tuple[Write, ...]:
         """The agent's writes that changed a record, in order."""
-        return tuple(one for one in self.writes if one.by_agent)
+        return tuple(write for write in self.writes if write.by_agent)
 
     @cached_property
     def _changes(self) -> dict[str, Change]:
-        return {f"{one.resource_type}/{one.id}": one for one in self.end.changes}
+        return {f"{change.resource_type}/{change.id}": change for change in self.end.changes}
 
     def at_start(self, record: str) -> Resource | None:
         """Return a record (``Slot/1``) as it was before the episode."""
@@ -133,25 +140,25 @@ class EpisodeLog:
     def left(self, record: str) -> Resource | None:
         """Return a record (``Slot/1``) as the agent left it, whatever other people wrote later."""
         writes = self.writes_on(record)
-        if all(one.by_agent for one in writes):
+        if all(write.by_agent for write in writes):
             return self.at_end(record)
-        mine = [one for one in writes if one.by_agent]
+        mine = [write for write in writes if write.by_agent]
         return mine[-1].after if mine else self.at_start(record)
 
     def before(self, record: str, write: int) -> Resource | None:
         """Return a record (``Slot/1``) as it was before the write with a number."""
         mine = self.writes_on(record)
-        later = next((one for one in mine if one.number >= write), None)
+        later = next((record_write for record_write in mine if record_write.number >= write), None)
         if later is not None:
             return later.before
         return mine[-1].after if mine else self.at_start(record)
 
     @cached_property
     def _by_record(self) -> dict[str, list[Write]]:
-        found: dict[str, list[Write]] = {}
-        for one in self.writes:
-            found.setdefault(one.record, []).append(one)
-        return found
+        writes: dict[str, list[Write]] = {}
+        for write in self.writes:
+            writes.setdefault(write.record, []).append(write)
+        return writes
 
     def writes_on(self, record: str) -> Sequence[Write]:
         """Return the writes on a record (``Slot/1``), in order."""
@@ -160,18 +167,20 @@ class EpisodeLog:
     @cached_property
     def by_participant(self) -> Mapping[str, Sequence[Write]]:
         """The writes on appointments, by the references to their participants before or after the write."""
-        found: dict[str, list[Write]] = {}
-        for one in self.writes:
-            if one.resource_type == "Appointment":
-                states = [self.participants(state) for state in (one.before, one.after) if state]
+        writes: dict[str, list[Write]] = {}
+        for write in self.writes:
+            if write.resource_type == "Appointment":
+                states = [self.participants(state) for state in (write.before, write.after) if state]
                 for who in frozenset().union(*states):
-                    found.setdefault(who, []).append(one)
-        return found
+                    writes.setdefault(who, []).append(write)
+        return writes
 
     def participants(self, appointment: Resource) -> frozenset[str]:
         """Return the references to the participants of an appointment."""
-        participants = (one for one in appointment.get("participant", []) if isinstance(one, dict))
-        return frozenset(who for one in participants if (who := self.end.refers(one.get("actor"))))
+        participants = (
+            participant for participant in appointment.get("participant", []) if isinstance(participant, dict)
+        )
+        return frozenset(who for participant in participants if (who := self.end.refers(participant.get("actor"))))
 
     @property
     def is_live(self) -> bool:
@@ -185,7 +194,7 @@ class EpisodeLog:
 
     def writes_before(self, request: int) -> int:
         """Return the number of writes before a request."""
-        return sum(one.request < request for one in self.writes)
+        return sum(write.request < request for write in self.writes)
 
     @cached_property
     def seen(self) -> dict[str, Resource]:
@@ -194,18 +203,19 @@ class EpisodeLog:
 
     def has_seen(self, records: Sequence[str]) -> bool:
         """Whether reads and searches returned all of these records."""
-        return all(one in self.seen for one in records)
+        return all(record in self.seen for record in records)
 
     @property
     def _written(self) -> dict[int, list[Version]]:
         """The versions that each request left, if all of them are known."""
-        found: dict[int, list[Version]] = {}
+        versions: dict[int, list[Version]] = {}
         for request, _, (resource_type, id), _, after in self._versions:
-            found.setdefault(request, []).append((resource_type, id, after))
+            versions.setdefault(request, []).append((resource_type, id, after))
         effects = (
-            (number, [one for one in logged.response.done if one.effect]) for number, logged in enumerate(self.requests)
+            (number, [interaction for interaction in logged.response.done if interaction.effect])
+            for number, logged in enumerate(self.requests)
         )
-        return {number: found[number] for number, done in effects if len(found.get(number, ())) == len(done) > 0}
+        return {number: versions[number] for number, done in effects if len(versions.get(number, ())) == len(done) > 0}
 
     @cached_property
     def created(self) -> dict[str, Resource]:
@@ -219,12 +229,12 @@ class EpisodeLog:
     @cached_property
     def created_by_others(self) -> Mapping[str, Sequence[Write]]:
         """The records that other people than the agent have created, by the patients (``Patient/1``) they are about."""
-        found: dict[str, list[Write]] = {}
-        for one in self.writes:
-            if not one.by_agent and one.before is None and one.after is not None:
-                for patient in patients_of(one.after, self.end.base_url):
-                    found.setdefault(patient, []).append(one)
-        return found
+        writes: dict[str, list[Write]] = {}
+        for write in self.writes:
+            if not write.by_agent and write.before is None and write.after is not None:
+                for patient in patients_of(write.after, self.end.base_url):
+                    writes.setdefault(patient, []).append(write)
+        return writes
 
     @cached_property
     def _shown(self) -> dict[str, list[int]]:
@@ -235,11 +245,11 @@ class EpisodeLog:
         placed = end.placed(self._counterfactuals())
         if not placed:
             return {}
-        wanted, positions = [*placed.values()], defaultdict[str, list[int]](list)
-        with end.open_scratch(wanted) as session:
+        resources, positions = [*placed.values()], defaultdict[str, list[int]](list)
+        with end.open_scratch(resources) as session:
             scratch = BudgetedSession(session, len(self.requests))
             replayed = counterfactuals_shown(
-                self.requests, wanted, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
+                self.requests, resources, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
             )
             for position, shown in replayed:
                 for reference in shown:
@@ -258,7 +268,7 @@ class EpisodeLog:
             asked: See `added_meaning` in `fhir_gym.tasks.grading.unrequested_content`.
             records: References to the records.
         """
-        changes = tuple(one for one in self._changes_of_agent if f"{one.resource_type}/{one.id}" in records)
+        changes = tuple(change for change in self._changes_of_agent if f"{change.resource_type}/{change.id}" in records)
         return added_meaning(asked, replace(self.end, changes=changes))
 
     @cached_property
@@ -268,51 +278,51 @@ class EpisodeLog:
             return self.end.changes
         written = {
             (done.resource_type, done.id)
-            for number, one in enumerate(self.requests)
-            for done in one.response.done
+            for number, request in enumerate(self.requests)
+            for done in request.response.done
             if done.effect and number not in self._others
         }
-        return tuple(one for one in self.end.changes if (one.resource_type, one.id) in written)
+        return tuple(change for change in self.end.changes if (change.resource_type, change.id) in written)
 
     @cached_property
     def touched(self) -> frozenset[str]:
         """References to the records of which the agent wrote another version, even if it put them back later."""
         return frozenset(
-            f"{one.resource_type}/{one.id}"
-            for one in self._changes_of_agent
+            f"{change.resource_type}/{change.id}"
+            for change in self._changes_of_agent
             if not (
-                one.before
-                and one.versions
-                and all(version is not None and same_record(one.before, version) for version in one.versions)
+                change.before
+                and change.versions
+                and all(version is not None and same_record(change.before, version) for version in change.versions)
             )
         )
 
     @cached_property
     def overwritten(self) -> frozenset[str]:
         """References to the records of which the agent changed a version that somebody else had written."""
-        found: set[str] = set()
+        records: set[str] = set()
         written_by_others: set[str] = set()
-        for number, one in enumerate(self.requests):
-            written = {f"{done.resource_type}/{done.id}" for done in one.response.done if done.effect}
+        for number, request in enumerate(self.requests):
+            written = {f"{done.resource_type}/{done.id}" for done in request.response.done if done.effect}
             if number in self._others:
                 written_by_others |= written
             else:
-                found |= written & written_by_others
-        return frozenset(found)
+                records |= written & written_by_others
+        return frozenset(records)
 
     @cached_property
     def recreated(self) -> frozenset[str]:
         """References to the existing records that the agent deleted and created again."""
         return frozenset(
-            f"{one.resource_type}/{one.id}"
-            for one in self._changes_of_agent
-            if one.before and one.after and None in one.versions
+            f"{change.resource_type}/{change.id}"
+            for change in self._changes_of_agent
+            if change.before and change.after and None in change.versions
         )
 
     @cached_property
     def changed(self) -> frozenset[str]:
         """References to the records that the agent left in another state than at the start."""
-        states = ((f"{one.resource_type}/{one.id}", one.before) for one in self._changes_of_agent)
+        states = ((f"{change.resource_type}/{change.id}", change.before) for change in self._changes_of_agent)
         return frozenset(
             record
             for record, before in states
@@ -324,8 +334,8 @@ class EpisodeLog:
         """Whether a Reference, or any Reference in a list, points to a record."""
         values = value if isinstance(value, list) else [value]
         return any(
-            (found := parse_reference(one, self.end.base_url)) is not None and "/".join(found) == record
-            for one in values
+            (reference := parse_reference(other, self.end.base_url)) is not None and "/".join(reference) == record
+            for other in values
         )
 
 
@@ -341,10 +351,12 @@ def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
     """Return references to the patients that a record is about."""
     participants = record.get("participant")
     actors = (
-        [one.get("actor") for one in participants if isinstance(one, dict)] if isinstance(participants, list) else []
+        [participant.get("actor") for participant in participants if isinstance(participant, dict)]
+        if isinstance(participants, list)
+        else []
     )
-    found = (parse_reference(one, base_url) for one in (record.get("subject"), record.get("patient"), *actors))
-    return frozenset("/".join(one) for one in found if one and one[0] == "Patient")
+    references = (parse_reference(actor, base_url) for actor in (record.get("subject"), record.get("patient"), *actors))
+    return frozenset("/".join(parts) for parts in references if parts and parts[0] == "Patient")
 
 
 def _steps(

@@ -75,8 +75,8 @@ class Item(Params):
 
     def dose(self, kg: float, half: bool) -> int:
         """Return the dose in milligrams for a body weight."""
-        wanted = kg * self.per_kg * (0.5 if half else 1)
-        return floor(min(wanted, self.most) / STEP) * STEP
+        needed = kg * self.per_kg * (0.5 if half else 1)
+        return floor(min(needed, self.most) / STEP) * STEP
 
     @property
     def line(self) -> str:
@@ -102,17 +102,17 @@ class Formulary(Params):
 
     def named(self, name: str) -> Item:
         """Return the item with a name."""
-        return next(one for one in self.items if one.name == name)
+        return next(item for item in self.items if item.name == name)
 
     @property
     def drugs(self) -> list[Item]:
         """The drugs."""
-        return [one for one in self.items if one.group]
+        return [item for item in self.items if item.group]
 
     @property
     def kinds(self) -> tuple[list[Item], list[Item]]:
         """The drugs and the tests."""
-        return self.drugs, [one for one in self.items if not one.group]
+        return self.drugs, [item for item in self.items if not item.group]
 
 
 def draw_formulary(rng: random.Random, groups: int, tests: int) -> Formulary:
@@ -126,7 +126,7 @@ def draw_formulary(rng: random.Random, groups: int, tests: int) -> Formulary:
     drugs = []
     for group in rng.sample(sorted(_DRUGS), groups):
         pregnancy = group not in _NOT_IN_PREGNANCY or rng.random() < 0.25
-        drugs += [_drug(rng, *one, group, pregnancy) for one in rng.sample(_DRUGS[group], 2)]
+        drugs += [_drug(rng, *drug, group, pregnancy) for drug in rng.sample(_DRUGS[group], 2)]
     plain = [Item(name=name, system=LOINC, code=code) for name, code in rng.sample(_TESTS, tests)]
     xray = Item(name=_XRAY[0], system=LOINC, code=_XRAY[1], pregnancy=False)
     ct = Item(name=_CT[0], system=LOINC, code=_CT[1], limit=_limit(rng), pregnancy=rng.random() < 0.5)

@@ -56,8 +56,8 @@ class StatusUpdate(Params):
     def applied_to(self, scene: S) -> S:
         """Return the scene after the update."""
         records = (
-            one.model_copy(update={self.element: self.status}) if one.id == self.id else one
-            for one in getattr(scene, self.records)
+            record.model_copy(update={self.element: self.status}) if record.id == self.id else record
+            for record in getattr(scene, self.records)
         )
         return scene.model_copy(update={self.records: tuple(records)})
 
@@ -200,9 +200,9 @@ class RequestJudge(ABC, Generic[S, R]):
             expected: What would have been right, if it is more than the outcome of the request.
         """
         answer = self.answers[number]
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        actual: Json = [*problems, answer] if problems or answer != DONE else answer
         right = not problems and answer == DONE
-        return Judgement(right, bool(problems), expected or self.requests[number].outcome, found, claimed)
+        return Judgement(right, bool(problems), expected or self.requests[number].outcome, actual, claimed)
 
 
 class AddRequest(Protocol):
@@ -289,8 +289,8 @@ class RequestKind(ABC, Generic[S, R]):
         Of several, at least one is done, and at least one is declined. The search for the patient alone settles at most
         one of them.
         """
-        names = [one for one in self.codes if one in BY_NAME]
-        others = [one for one in self.codes if one not in BY_NAME]
+        names = [code for code in self.codes if code in BY_NAME]
+        others = [code for code in self.codes if code not in BY_NAME]
         while True:
             outcomes = [DONE] * count
             for place in rng.sample(range(count), count):
@@ -324,7 +324,9 @@ class RequestKind(ABC, Generic[S, R]):
                 if add(outcome, depends=True):
                     continue
                 later = range(place + 1, len(outcomes))
-                dependent = next((one for one in later if outcomes[one] in self.depending), None)
+                dependent = next(
+                    (later_place for later_place in later if outcomes[later_place] in self.depending), None
+                )
                 if dependent is None:
                     return False
             if not add(outcome, depends=False):
@@ -345,14 +347,14 @@ class RequestKind(ABC, Generic[S, R]):
         return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
-    def solve(self, ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(self, ask: Any, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]) -> Solution:
         """Solve a request like an agent that knows only the prompt.
 
         Args:
             ask: What the request says.
-            given: The values in the rules; see `rule_values`.
+            rule_values: The values in the rules; see `rule_values`.
             now: Current time.
-            known: What earlier solutions of this kind have learnt; the solution may add to it.
+            looked_up: What earlier solutions of this kind have learnt; the solution may add to it.
         """
 
     def counterfactuals(self, request: R, scene: S) -> list[Resource]:
@@ -396,23 +398,24 @@ class RequestKind(ABC, Generic[S, R]):
         if not self.status_updates or len(ids) != 1:
             return None
         own = {
-            name: tuple(one for one in getattr(scene, name) if one.patient == ids[0]) for name in self.status_updates
+            name: tuple(record for record in getattr(scene, name) if record.patient == ids[0])
+            for name in self.status_updates
         }
         chart = scene.model_copy(update=own)
-        before, usual = self.right_end(request, chart), [self.right_end(one, chart) for one in others]
+        before, usual = self.right_end(request, chart), [self.right_end(other, chart) for other in others]
         possible = [
-            StatusUpdate(records=name, id=one.id, element=element, status=following[getattr(one, element)])
+            StatusUpdate(records=name, id=record.id, element=element, status=following[getattr(record, element)])
             for name, (element, following) in self.status_updates.items()
-            for one in own[name]
-            if getattr(one, element) in following
+            for record in own[name]
+            if getattr(record, element) in following
         ]
         for update in rng.sample(possible, len(possible)):
             updated = update.applied_to(chart)
             after = self.right_end(request, updated)
             if before is None or after is None or after == before:
                 continue
-            if usual == [self.right_end(one, updated) for one in others]:
-                record = next(one for one in self.resources(updated, world) if one["id"] == update.id)
+            if usual == [self.right_end(other, updated) for other in others]:
+                record = next(resource for resource in self.resources(updated, world) if resource["id"] == update.id)
                 return update, after[0], record
         return None
 
@@ -421,5 +424,5 @@ class RequestKind(ABC, Generic[S, R]):
         added: list[Json] = [*log.added_meaning(self.requested_elements, judged.claimed)] if judged.right else []
         if not added:
             return judged
-        found: Json = {"elements that change the meaning": added}
-        return replace(judged, right=False, harmed=True, by_record=None, found=found)
+        actual: Json = {"elements that change the meaning": added}
+        return replace(judged, right=False, harmed=True, by_record=None, found=actual)

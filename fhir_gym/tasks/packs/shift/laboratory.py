@@ -143,7 +143,7 @@ TESTS = MappingProxyType(
     }
 )
 """The tests by the names that requests use."""
-_ANALYTES = {one.code: one for test in TESTS.values() for one in (test.main, test.other, test.similar)}
+_ANALYTES = {analyte.code: analyte for test in TESTS.values() for analyte in (test.main, test.other, test.similar)}
 
 
 class LabResult(Params):
@@ -227,9 +227,9 @@ def _counts(rng: random.Random, counts: Sequence[int], tests: int) -> list[int]:
 
     All tests but one have many, so that a question about any patient can have an answer.
     """
-    found = [rng.choice(sorted(counts)[-2:]) for _ in range(tests)]
-    found[rng.randrange(tests)] = rng.choice(counts)
-    return found
+    drawn = [rng.choice(sorted(counts)[-2:]) for _ in range(tests)]
+    drawn[rng.randrange(tests)] = rng.choice(counts)
+    return drawn
 
 
 def _results(
@@ -267,8 +267,8 @@ def _delay(rng: random.Random) -> timedelta:
 
 def reported_value(test: LabTest, analyte: Analyte, value: float) -> str:
     """Return the result of an analyte for a value in the main unit of the test."""
-    found = (value - float(test.offset)) / float(test.factor) if analyte == test.other else value * analyte.scale
-    return f"{found:.{analyte.digits}f}"
+    reported = (value - float(test.offset)) / float(test.factor) if analyte == test.other else value * analyte.scale
+    return f"{reported:.{analyte.digits}f}"
 
 
 def laboratory_resources(scene: LabScene) -> list[Resource]:
@@ -309,7 +309,7 @@ def parse_result(observation: Resource) -> LabResult:
     return LabResult(
         id=observation["id"],
         patient=observation["subject"]["reference"].removeprefix("Patient/"),
-        code=next(one["code"] for one in observation["code"]["coding"] if one["system"] == LOINC),
+        code=next(coding["code"] for coding in observation["code"]["coding"] if coding["system"] == LOINC),
         status=observation["status"],
         taken=instant(parse_instant(observation["effectiveDateTime"])),
         issued=instant(parse_instant(observation["issued"])),

@@ -36,19 +36,23 @@ class Named(Params):
 def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
     """Search, and follow the links to further pages; several values of a parameter repeat it."""
     bundle = yield Get(path, params)
-    found = [*entries(bundle)]
+    resources = [*entries(bundle)]
     while (following := link(bundle, "next")) is not None:
         bundle = yield Get(following)
-        found += entries(bundle)
-    return found
+        resources += entries(bundle)
+    return resources
 
 
 def update(resource: Resource, **changed: Json) -> Action:
-    """Return the update of a resource that the server refuses if somebody else has changed it in the meantime."""
-    version = resource["meta"]["versionId"]
+    """Return the update of a resource that the server refuses if somebody else has changed it in the meantime.
+
+    The resource has no version if observations are compact and nobody else works on the records.
+    """
+    version = resource.get("meta", {}).get("versionId")
+    headers = {} if version is None else {"If-Match": f'W/"{version}"'}
     kept = {name: value for name, value in resource.items() if name != "meta"}
     url = f"/{resource['resourceType']}/{resource['id']}"
-    return Put(url, kept | changed, headers={"If-Match": f'W/"{version}"'})
+    return Put(url, kept | changed, headers=headers)
 
 
 def is_refused(answer: Json) -> bool:
@@ -59,5 +63,5 @@ def is_refused(answer: Json) -> bool:
 def patients_called(name: Named) -> Found:
     """Search for the patients with exactly this name and date of birth."""
     query = {"family": name.family, "given": name.given, "birthdate": name.birth_date}
-    found = yield from search_all("/Patient", query)
-    return [one for one in found if has_name(one, name.given, name.family)]
+    patients = yield from search_all("/Patient", query)
+    return [patient for patient in patients if has_name(patient, name.given, name.family)]

@@ -29,7 +29,7 @@ class Chart:
 
     def of(self, resource_type: str) -> Iterator[Resource]:
         """Yield the records of a type."""
-        return (one for one in self.records if one.get("resourceType") == resource_type)
+        return (record for record in self.records if record.get("resourceType") == resource_type)
 
     def with_records_at(self, log: EpisodeLog, records: Iterable[str], write: int) -> Chart:
         """Return the chart with more records, such as ``Task/1``, as they were before a write."""
@@ -68,12 +68,12 @@ def charts_of(patients: Sequence[Resource], records: Iterable[Resource], base_ur
         records: Records of these and of other patients.
         base_url: Base URL of the server.
     """
-    found: dict[str, list[Resource]] = {f"Patient/{one['id']}": [] for one in patients}
-    for one in records:
-        for patient in patients_of(one, base_url) & found.keys():
-            found[patient].append(one)
-    people = {f"Patient/{one['id']}": one for one in patients}
-    return {name: Chart(people[name], tuple(own)) for name, own in found.items()}
+    by_patient: dict[str, list[Resource]] = {f"Patient/{patient['id']}": [] for patient in patients}
+    for record in records:
+        for patient in patients_of(record, base_url) & by_patient.keys():
+            by_patient[patient].append(record)
+    people = {f"Patient/{patient['id']}": patient for patient in patients}
+    return {name: Chart(people[name], tuple(own)) for name, own in by_patient.items()}
 
 
 def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
@@ -84,13 +84,13 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
         chart: The chart at the start of the episode.
         write: Number of the write; see `EpisodeLog.before`.
     """
-    records = {name_of(one): one for one in (chart.patient, *chart.records)}
-    created = [one.record for one in log.created_by_others.get(name_of(chart.patient), ())]
-    written = [*(one for one in records if log.writes_on(one)), *created]
+    records = {name_of(record): record for record in (chart.patient, *chart.records)}
+    created = [record_write.record for record_write in log.created_by_others.get(name_of(chart.patient), ())]
+    written = [*(record for record in records if log.writes_on(record)), *created]
     if not written:
         return chart
-    person, *others = (records | {one: log.before(one, write) for one in written}).values()
-    return Chart(person or {}, tuple(one for one in others if one is not None))
+    person, *others = (records | {record: log.before(record, write) for record in written}).values()
+    return Chart(person or {}, tuple(resource for resource in others if resource is not None))
 
 
 def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) -> dict[str, str]:
@@ -101,13 +101,13 @@ def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) 
         resource_type: The type of the records.
         patients: References to the patients.
     """
-    found: dict[str, str] = {}
+    created: dict[str, str] = {}
     for write in log.writes_of_agent:
         if write.resource_type == resource_type and write.after is not None and write.record in log.created:
             named = sorted(patient for patient in patients_of(write.after, log.end.base_url) if patient in patients)
-            if patient := next(iter(named), found.get(write.record, "")):
-                found[write.record] = patient
-    return found
+            if patient := next(iter(named), created.get(write.record, "")):
+                created[write.record] = patient
+    return created
 
 
 def other_values(record: Resource, **expected: str) -> Iterator[str]:
@@ -141,8 +141,8 @@ def target_of(value: Json, base_url: str = "") -> str:
 
 @lru_cache(_KNOWN)
 def _parsed(reference: str, base_url: str) -> str:
-    found = parse_reference(reference, base_url)
-    return "/".join(found) if found else ""
+    parts = parse_reference(reference, base_url)
+    return "/".join(parts) if parts else ""
 
 
 def items(value: Json) -> list[Json]:
@@ -152,4 +152,4 @@ def items(value: Json) -> list[Json]:
 
 def elements(value: Json) -> list[Resource]:
     """Return the objects in a list."""
-    return [one for one in items(value) if isinstance(one, dict)]
+    return [item for item in items(value) if isinstance(item, dict)]

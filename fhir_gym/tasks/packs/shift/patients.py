@@ -102,24 +102,27 @@ def draw_patients(
     """
     drawn = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), size) for size in groups)
     patients = [person for group in drawn for person in group]
-    doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
+    doubled = [similar_person(rng, patient, ids.new("Patient")) for patient in rng.sample(patients, twins)]
     return rng.sample([*patients, *doubled], len(patients) + twins)
 
 
 def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> list[Named]:
     """Return the names and dates of birth for which an outcome is possible, in random order."""
     if outcome == NO_SUCH_PATIENT:
-        found = [Named(given=one[0], family=one[1], birth_date=one[2]) for one in absent_combinations(people)]
+        names = [
+            Named(given=combination[0], family=combination[1], birth_date=combination[2])
+            for combination in absent_combinations(people)
+        ]
     else:
-        sharing = Counter(Named.of(one) for one in people)
-        found = [one for one, number in sharing.items() if (number > 1) == (outcome == SEVERAL_PATIENTS)]
-    return rng.sample(found, len(found))
+        sharing = Counter(Named.of(person) for person in people)
+        names = [name for name, number in sharing.items() if (number > 1) == (outcome == SEVERAL_PATIENTS)]
+    return rng.sample(names, len(names))
 
 
 def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
     """Return the ids of the people with a name and a date of birth."""
-    wanted = (name.given, name.family, name.birth_date)
-    return tuple(one.id for one in people if (one.given, one.family, one.birth_date) == wanted)
+    details = (name.given, name.family, name.birth_date)
+    return tuple(person.id for person in people if (person.given, person.family, person.birth_date) == details)
 
 
 def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
     """
     if len(ids) != 1:
         return {}
-    qualifying = tuple(f"Patient/{one.id}" for _, one in single_patients(people))
+    qualifying = tuple(f"Patient/{patient.id}" for _, patient in single_patients(people))
     return {"target": f"Patient/{ids[0]}", "qualifying": qualifying}
 
 
@@ -147,8 +150,8 @@ def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:
         requests: All requests that qualify.
     """
     by_patient: dict[tuple[str, ...], list[Q]] = {}
-    for one in requests:
-        by_patient.setdefault(one.patients, []).append(one)
+    for request in requests:
+        by_patient.setdefault(request.patients, []).append(request)
     drawn = rng.choice(by_patient[rng.choice([*by_patient])])
     if len(drawn.patients) != 1:
         return drawn
@@ -158,14 +161,14 @@ def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:
 
 def single_patients(people: Sequence[Person]) -> Iterator[tuple[Named, Person]]:
     """Yield the patients who share name and date of birth with nobody."""
-    names = [Named.of(one) for one in people]
+    names = [Named.of(person) for person in people]
     count = Counter(names)
-    return ((name, one) for name, one in zip(names, people, strict=True) if count[name] == 1)
+    return ((name, person) for name, person in zip(names, people, strict=True) if count[name] == 1)
 
 
 def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
     """Return the record that a patient without a record would have."""
-    other = seeded_random(name).choice([one for one in people if one.family == name.family])
+    other = seeded_random(name).choice([person for person in people if person.family == name.family])
     id = re.sub("[^A-Za-z0-9-]", "-", "-".join((name.given, name.family, name.birth_date)))
     return patient_resource(other.model_copy(update={**name.model_dump(), "id": id}))
 

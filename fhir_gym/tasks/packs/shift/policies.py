@@ -116,53 +116,58 @@ class Library(Params):
 
     def _decide(self, subject: str, department: str, moment: str) -> dict[str, Decision]:
         valid = self._valid(subject, moment)
-        found: dict[str, Decision] = {}
+        decided: dict[str, Decision] = {}
         for owner in ("", department):
-            policies = [one for one in valid if not one.amends and one.department_code == owner]
-            ids = {one.id for one in policies}
-            amendments = sorted((one for one in valid if one.amends in ids), key=lambda one: one.in_force)
-            for one in (*policies, *amendments):
-                found |= {name: Decision(value, one.id) for name, value in one.values.items()}
-        return found
+            policies = [document for document in valid if not document.amends and document.department_code == owner]
+            ids = {policy.id for policy in policies}
+            amendments = sorted(
+                (document for document in valid if document.amends in ids), key=lambda document: document.in_force
+            )
+            for policy in (*policies, *amendments):
+                decided |= {name: Decision(value, policy.id) for name, value in policy.values.items()}
+        return decided
 
     def values(self, subject: str, department: str, now: datetime) -> dict[str, str]:
         """Return the valid value of each point; see `decisions`."""
-        return {name: one.value for name, one in self.decisions(subject, department, now).items()}
+        return {name: decision.value for name, decision in self.decisions(subject, department, now).items()}
 
     def department_code(self, display: str) -> str:
         """Return the code of a department; empty if it has no policies of its own."""
-        owners = (one.department for one in self.documents if one.department)
-        return next((one.code for one in owners if one.display == display), "")
+        owners = (document.department for document in self.documents if document.department)
+        return next((owner.code for owner in owners if owner.display == display), "")
 
     def coming(self, now: datetime) -> list[datetime]:
         """Return the moments after the present at which final documents come into force."""
-        moments = {one.in_force for one in self.documents if one.is_in_force(one.in_force)}
-        return [parse_instant(one) for one in sorted(moments) if one > instant(now)]
+        moments = {document.in_force for document in self.documents if document.is_in_force(document.in_force)}
+        return [parse_instant(moment) for moment in sorted(moments) if moment > instant(now)]
 
     def after(self, time: timedelta) -> Library:
         """Return a library that has at each moment the values that this one has some time later."""
         documents = (
-            one.model_copy(update={"in_force": instant(parse_instant(one.in_force) - time)}) for one in self.documents
+            document.model_copy(update={"in_force": instant(parse_instant(document.in_force) - time)})
+            for document in self.documents
         )
         return Library(documents=tuple(documents))
 
     def _valid(self, subject: str, moment: str) -> list[PolicyDocument]:
-        in_force = [one for one in self.documents if one.subject == subject and one.is_in_force(moment)]
-        replaced = {one.replaces for one in in_force}
-        return [one for one in in_force if one.id not in replaced]
+        in_force = [
+            document for document in self.documents if document.subject == subject and document.is_in_force(moment)
+        ]
+        replaced = {document.replaces for document in in_force}
+        return [document for document in in_force if document.id not in replaced]
 
     def misread(self, mistake: str, now: datetime) -> Library:
         """Return a library that has, by the rules, the values that an agent with one of `MISREADINGS` finds."""
         documents = self.documents
         if mistake == AMENDMENTS_IGNORED:
-            documents = tuple(one for one in documents if not one.amends)
+            documents = tuple(document for document in documents if not document.amends)
         elif mistake == DEPARTMENTS_IGNORED:
-            documents = tuple(one for one in documents if one.department is None)
+            documents = tuple(document for document in documents if document.department is None)
         elif mistake == SUPERSEDED_VERSIONS:
-            documents = tuple(_counting(one, one.in_force) for one in documents if not one.replaces)
+            documents = tuple(_counting(document, document.in_force) for document in documents if not document.replaces)
         elif mistake == EVERYTHING_COUNTS:
             moment = instant(now)
-            documents = tuple(_counting(one, min(one.in_force, moment)) for one in documents)
+            documents = tuple(_counting(document, min(document.in_force, moment)) for document in documents)
         return Library(documents=documents)
 
 
@@ -191,8 +196,8 @@ def policy_resources(library: Library, subjects: Sequence[Subject]) -> list[Reso
         library: The library.
         subjects: The subjects of its documents; those of `FILLERS` may be left out.
     """
-    categories = {one.code: category(one) for one in (*FILLERS, *subjects)}
-    return [_resource(one, categories[one.subject]) for one in library.documents]
+    categories = {filler.code: category(filler) for filler in (*FILLERS, *subjects)}
+    return [_resource(document, categories[document.subject]) for document in library.documents]
 
 
 def _resource(document: PolicyDocument, category: Concept) -> Resource:
@@ -207,7 +212,7 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
         "title": document.title,
         "creation": document.issued,
     }
-    found: Resource = {
+    resource: Resource = {
         "resourceType": "DocumentReference",
         "id": document.id,
         "text": {"status": "generated", "div": _narrative(document.text)},
@@ -219,11 +224,11 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
         "date": document.issued,
     }
     if relates:
-        found["relatesTo"] = relates
-    found |= {"description": document.title, "content": [{"attachment": attachment}]}
+        resource["relatesTo"] = relates
+    resource |= {"description": document.title, "content": [{"attachment": attachment}]}
     if document.department:
-        found["context"] = {"practiceSetting": document.department.concept}
-    return found
+        resource["context"] = {"practiceSetting": document.department.concept}
+    return resource
 
 
 def _narrative(text: str) -> str:
@@ -233,12 +238,12 @@ def _narrative(text: str) -> str:
 
 def narrative_text(resource: Resource) -> str:
     """Return the text of a resource's narrative; each paragraph is a line."""
-    return "\n".join(html.unescape(one) for one in _PARAGRAPH.findall(resource["text"]["div"]))
+    return "\n".join(html.unescape(div) for div in _PARAGRAPH.findall(resource["text"]["div"]))
 
 
 def validity_rules(subjects: Sequence[Subject]) -> str:
     """Return rules for prompts: where the policies are, and how to tell which of them is valid."""
-    names = ", ".join(f"{one.title} (code {one.code})" for one in subjects)
+    names = ", ".join(f"{subject.title} (code {subject.code})" for subject in subjects)
     several = "one of these categories, or another category that the text of such a policy names"
     where = "this category" if len(subjects) == 1 else several
     return (
@@ -256,32 +261,38 @@ def validity_rules(subjects: Sequence[Subject]) -> str:
     )
 
 
-def policy_time(given: Mapping[str, str], now: datetime) -> datetime:
+def policy_time(rule_values: Mapping[str, str], now: datetime) -> datetime:
     """Return the moment at which policies must be in force.
 
     Args:
-        given: The values that a solution is given.
+        rule_values: The values that a solution is given.
         now: The present.
     """
-    return parse_instant(given[POLICY_TIME]) if POLICY_TIME in given else now
+    return parse_instant(rule_values[POLICY_TIME]) if POLICY_TIME in rule_values else now
 
 
 def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:
     """Search for the policies about some subjects, and parse them."""
-    found: list[PolicyDocument] = []
+    documents: list[PolicyDocument] = []
     for subject in subjects:
         query = {"type": POLICY.token, "category": category(subject).token, "_count": "200"}
-        found += [_parse(one, subject) for one in (yield from search_all("/DocumentReference", query))]
-    return Library(documents=tuple(found))
+        documents += [
+            _parse(document_reference, subject)
+            for document_reference in (yield from search_all("/DocumentReference", query))
+        ]
+    return Library(documents=tuple(documents))
 
 
 def _parse(resource: Resource, subject: Subject) -> PolicyDocument:
     text = narrative_text(resource)
-    relates = {one["code"]: one["target"]["reference"].rpartition("/")[2] for one in resource.get("relatesTo", [])}
+    relates = {
+        relation["code"]: relation["target"]["reference"].rpartition("/")[2]
+        for relation in resource.get("relatesTo", [])
+    }
     departments = codings(resource.get("context", {}).get("practiceSetting"))
     stated = _IN_FORCE.search(text)
     assert stated is not None
-    values = {one.name: one.find(text) for one in subject.rules}
+    values = {rule.name: rule.find(text) for rule in subject.rules}
     return PolicyDocument(
         id=resource["id"],
         number=resource["identifier"][0]["value"],

@@ -130,7 +130,7 @@ class _Drawer:
         """Add the valid policies about a subject."""
         rng = self._rng
         self._titles.append(subject.title)
-        with_values = [one for one in subject.rules if one.values]
+        with_values = [rule for rule in subject.rules if rule.values]
         for department in (None, *departments) if with_values else (None,):
             family = _Family(subject, department, f"POL-{self._numbers.pop()}", rng.randint(2, 9))
             family.values = self._values(family, self._own_rules(family))
@@ -143,15 +143,17 @@ class _Drawer:
     def add_coming_amendment(self, subject: Subject, moment: datetime) -> None:
         """Add an amendment of a valid policy about a subject that changes values at a moment after the present."""
         rng = self._rng
-        family = rng.choice([one for one in self._families if one.subject is subject])
-        points = [one for one in subject.rules if one.values and one.name in family.values]
+        family = rng.choice([family for family in self._families if family.subject is subject])
+        points = [rule for rule in subject.rules if rule.values and rule.name in family.values]
         chosen = rng.sample(points, max(1, round(len(points) * rng.choice(_AMENDED_POINTS))))
-        values = {one.name: rng.choice([new for new in one.values if new != family.values[one.name]]) for one in chosen}
+        values = {
+            rule.name: rng.choice([new for new in rule.values if new != family.values[rule.name]]) for rule in chosen
+        }
         self._add(self._amending(family, family.valid, values, _CURRENT, _FINAL, instant(moment)))
 
     def add_each_kind(self, subject: Subject, total: int) -> None:
         """Add a document of each kind to the policies about a subject, up to a total number of documents."""
-        families = [one for one in self._families if one.subject is subject]
+        families = [family for family in self._families if family.subject is subject]
         for draw, _ in self._rng.sample(self._extras, len(self._extras)):
             if len(self.documents) < total:
                 self._add(draw(self._rng.choice(families)))
@@ -176,11 +178,11 @@ class _Drawer:
         status = _CURRENT if forgotten else _SUPERSEDED
         in_force = self._moment(parse_instant(oldest.in_force) - rng.randint(90, 700) * _DAY)
         values = self._values(family, self._own_rules(family))
-        found = self._document(family, values, status, _FINAL, in_force, version=version)
-        replacing = oldest.model_copy(update={"replaces": found.id})
+        document = self._document(family, values, status, _FINAL, in_force, version=version)
+        replacing = oldest.model_copy(update={"replaces": document.id})
         self.documents[oldest.id] = family.versions[0] = replacing
-        family.versions.insert(0, found)
-        return found
+        family.versions.insert(0, document)
+        return document
 
     def _next_version(self, family: _Family) -> PolicyDocument | None:
         """Draw a version that would replace the valid one, but is not in force; None if it were the second to come."""
@@ -190,26 +192,34 @@ class _Drawer:
             return None
         family.has_successor |= comes
         values = self._values(family, self._own_rules(family))
-        found = self._document(family, values, status, doc_status, in_force, version=family.version + 1)
-        return found.model_copy(update={"replaces": family.valid.id})
+        document = self._document(family, values, status, doc_status, in_force, version=family.version + 1)
+        return document.model_copy(update={"replaces": family.valid.id})
 
     def _amendment_in_force(self, family: _Family) -> PolicyDocument | None:
         """Draw an amendment of the valid version; None for a policy without values."""
         in_force = self._between(family.valid.in_force, instant(self._now - _DAY))
-        if any(one.amends == family.valid.id and one.in_force == in_force for one in family.amendments):
+        if any(
+            amendment.amends == family.valid.id and amendment.in_force == in_force for amendment in family.amendments
+        ):
             return None
-        found = self._amendment(family, family.valid, _CURRENT, _FINAL, in_force)
-        if found is not None:
+        current = self._amendment(family, family.valid, _CURRENT, _FINAL, in_force)
+        if current is not None:
             moment = instant(self._now)
-            mine = (one for one in family.amendments if one.amends == family.valid.id and one.is_in_force(moment))
-            for one in sorted(mine, key=lambda one: one.in_force):
-                family.values |= one.values
-        return found
+            mine = (
+                amendment
+                for amendment in family.amendments
+                if amendment.amends == family.valid.id and amendment.is_in_force(moment)
+            )
+            for document in sorted(mine, key=lambda amendment: amendment.in_force):
+                family.values |= document.values
+        return current
 
     def _pending_amendment(self, family: _Family) -> PolicyDocument | None:
         """Draw an amendment of the valid version that is not in force; None for a policy without values."""
         status, doc_status, in_force = self._not_in_force(family)
-        if any(one.amends == family.valid.id and one.in_force == in_force for one in family.amendments):
+        if any(
+            amendment.amends == family.valid.id and amendment.in_force == in_force for amendment in family.amendments
+        ):
             return None
         return self._amendment(family, family.valid, status, doc_status, in_force)
 
@@ -225,7 +235,7 @@ class _Drawer:
     def _amendment(
         self, family: _Family, amended: PolicyDocument, status: str, doc_status: str, in_force: str
     ) -> PolicyDocument | None:
-        points = [one for one in family.subject.rules if one.values and one.name in amended.values]
+        points = [rule for rule in family.subject.rules if rule.values and rule.name in amended.values]
         if not points:
             return None
         chosen = self._rng.sample(points, min(len(points), self._rng.choice((1, 1, 2))))
@@ -240,9 +250,9 @@ class _Drawer:
         doc_status: str,
         in_force: str,
     ) -> PolicyDocument:
-        found = self._document(family, values, status, doc_status, in_force, amended=amended)
-        family.amendments.append(found)
-        return found
+        document = self._document(family, values, status, doc_status, in_force, amended=amended)
+        family.amendments.append(document)
+        return document
 
     def _not_in_force(self, family: _Family) -> tuple[str, str, str]:
         """Draw a status, a status of the text and a time in force that together are not in force at the present."""
@@ -272,19 +282,19 @@ class _Drawer:
         """Draw the rules that a version contains: all for the whole hospital, some for a department."""
         if family.department is None:
             return [*family.subject.rules]
-        points = [one for one in family.subject.rules if one.values]
-        return [one for one in points if self._rng.random() < _DEPARTMENT_RULES] or [self._rng.choice(points)]
+        points = [rule for rule in family.subject.rules if rule.values]
+        return [point for point in points if self._rng.random() < _DEPARTMENT_RULES] or [self._rng.choice(points)]
 
     def _values(self, family: _Family, rules: Iterable[Rule]) -> dict[str, str]:
         """Draw values, most of them other ones than the valid values of all departments."""
-        return {one.name: self._value(family, one) if one.values else "" for one in rules}
+        return {rule.name: self._value(family, rule) if rule.values else "" for rule in rules}
 
     def _value(self, family: _Family, rule: Rule) -> str:
         if self._rng.random() < _OTHER_VALUE:
-            related = [one for one in self._families if one.subject is family.subject]
+            related = [other for other in self._families if other.subject is family.subject]
             for avoided in ((*related, family), (family,)):
-                used = {one.values.get(rule.name) for one in avoided}
-                left = [one for one in rule.values if one not in used]
+                used = {other.values.get(rule.name) for other in avoided}
+                left = [value for value in rule.values if value not in used]
                 if left:
                     return self._rng.choice(left)
         return self._rng.choice(rule.values)
@@ -304,9 +314,9 @@ class _Drawer:
         if amended is None:
             number, title = f"{family.number}/{version}", family.title
         else:
-            earlier = sum(one.amends == amended.id for one in family.amendments)
+            earlier = sum(amendment.amends == amended.id for amendment in family.amendments)
             number, title = f"{amended.number}-A{earlier + 1}", f"Amendment to {family.title}"
-        sentences = [one.with_value(values[one.name]) for one in family.subject.rules if one.name in values]
+        sentences = [rule.with_value(values[rule.name]) for rule in family.subject.rules if rule.name in values]
         heading = _heading(number, title, family.department, in_force, amended)
         body = self._changes(sentences, amended) if amended else self._body(family, sentences)
         return PolicyDocument(
@@ -331,7 +341,7 @@ class _Drawer:
         return [
             " ".join(reasons),
             f"{amended.number} is amended in {points}:",
-            *(f"- {one}" for one in sentences),
+            *(f"- {sentence}" for sentence in sentences),
             f"Everything else in {amended.number} remains as it is.",
         ]
 
@@ -341,22 +351,22 @@ class _Drawer:
         background = rng.sample(BACKGROUND, rng.randint(4, 18))
         first, second, third = (background[number::3] for number in range(3))
         rules = rng.sample([*sentences, *second], len(sentences) + len(second))
-        found = ["1. Purpose and scope", " ".join(first), "2. Rules"]
-        found += [f"2.{number} {one}" for number, one in enumerate(rules, 1)]
+        paragraphs = ["1. Purpose and scope", " ".join(first), "2. Rules"]
+        paragraphs += [f"2.{number} {rule}" for number, rule in enumerate(rules, 1)]
         if family.department:
-            found.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
-        found += ["3. Responsibility and review", " ".join(third)]
-        others = [one for one in self._titles if one != family.subject.title]
+            paragraphs.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
+        paragraphs += ["3. Responsibility and review", " ".join(third)]
+        others = [title for title in self._titles if title != family.subject.title]
         if others:
-            found += [f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
-        return found
+            paragraphs += [f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
+        return paragraphs
 
 
 def _heading(
     number: str, title: str, department: Concept | None, in_force: str, amended: PolicyDocument | None
 ) -> list[str]:
     applies = f"Department of {department.display}" if department else "The whole hospital"
-    found = [f"{number} {title}", f"Applies to: {applies}"]
+    lines = [f"{number} {title}", f"Applies to: {applies}"]
     if amended:
-        found.append(f"Amends: {amended.number}")
-    return [*found, f"In force from {in_force[:10]} {in_force[11:16]} (UTC)"]
+        lines.append(f"Amends: {amended.number}")
+    return [*lines, f"In force from {in_force[:10]} {in_force[11:16]} (UTC)"]

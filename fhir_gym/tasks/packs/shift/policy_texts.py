@@ -28,13 +28,13 @@ class Rule:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        values = "|".join(re.escape(one) for one in sorted(self.values, key=len, reverse=True))
+        values = "|".join(re.escape(value) for value in sorted(self.values, key=len, reverse=True))
         return re.compile(f"({values})".join(re.escape(part) for part in self.sentence.split("{value}")))
 
     def find(self, text: str) -> str | None:
         """Return the value of the sentence in a text, empty for a sentence without a value; None if it is not there."""
-        found = self._pattern.search(text)
-        return None if found is None else found[1] if self.values else ""
+        match = self._pattern.search(text)
+        return None if match is None else match[1] if self.values else ""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def number_in(answer: str, units: Collection[str]) -> Decimal | None:
 
 def items_in(answer: str) -> list[str]:
     """Split an answer at commas, semicolons and the word "and"; the items are in alphabetical order."""
-    return sorted(one for one in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+", answer.strip()) if one)
+    return sorted(item for item in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+", answer.strip()) if item)
 
 
 def draw_question(rng: random.Random, possible: Sequence[Q]) -> Q | None:
@@ -47,14 +47,14 @@ def draw_question(rng: random.Random, possible: Sequence[Q]) -> Q | None:
     """
     if not possible:
         return None
-    measure = rng.choice(sorted({one.ask.measure for one in possible}))
-    fitting = [one for one in possible if one.ask.measure == measure]
-    qualifying = sorted({one.patients[0] for one in fitting})
+    measure = rng.choice(sorted({question.ask.measure for question in possible}))
+    fitting = [question for question in possible if question.ask.measure == measure]
+    qualifying = sorted({question.patients[0] for question in fitting})
     patient = rng.choice(qualifying)
-    fitting = [one for one in fitting if one.patients[0] == patient]
-    outcome = rng.choice(sorted({one.outcome for one in fitting}))
-    drawn = rng.choice([one for one in fitting if one.outcome == outcome])
-    target = {"target": f"Patient/{patient}", "qualifying": tuple(f"Patient/{one}" for one in qualifying)}
+    fitting = [question for question in fitting if question.patients[0] == patient]
+    outcome = rng.choice(sorted({question.outcome for question in fitting}))
+    drawn = rng.choice([question for question in fitting if question.outcome == outcome])
+    target = {"target": f"Patient/{patient}", "qualifying": tuple(f"Patient/{patient_id}" for patient_id in qualifying)}
     return drawn.model_copy(update=target)
 
 

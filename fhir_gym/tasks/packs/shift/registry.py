@@ -156,10 +156,11 @@ def draw_registry(
     for group in groups:
         named = rng.sample([*group.people((*group.adults, *group.children))], on_file)
         drawn = [
-            person_called(rng, ids.new("Patient"), one.given, one.family, group.gender, one.birth_date) for one in named
+            person_called(rng, ids.new("Patient"), name.given, name.family, group.gender, name.birth_date)
+            for name in named
         ]
-        drawn += [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(drawn, twins // families)]
-        people += [_register(rng, one, group) for one in drawn]
+        drawn += [similar_person(rng, twin, ids.new("Patient")) for twin in rng.sample(drawn, twins // families)]
+        people += [_register(rng, person, group) for person in drawn]
     rng.shuffle(people)
     payers = draw_insurers(rng, world, ids, insurers)
     place, other = ids.new("Organization"), ids.new("Organization")
@@ -218,7 +219,7 @@ def card_number(rng: random.Random) -> str:
 
 def _register(rng: random.Random, person: Person, group: Family) -> Registered:
     """Draw the rest of a patient's record."""
-    others = [one for one in group.families if one != person.family]
+    others = [family for family in group.families if family != person.family]
     return Registered(
         person=person,
         active=rng.random() < 0.85,
@@ -264,15 +265,15 @@ def _draw_insurances(
     grown: set[str],
     insurers: Sequence[Organization],
 ) -> Iterator[Resource]:
-    adults = [one.person.id for one in people if one.person.birth_date in grown]
-    for one in people:
-        is_grown, mine = one.person.birth_date in grown, rng.sample(insurers, 2)
+    adults = [person.person.id for person in people if person.person.birth_date in grown]
+    for person in people:
+        is_grown, mine = person.person.birth_date in grown, rng.sample(insurers, 2)
         for _ in range(rng.choice((4, 5, 6) if is_grown else (0, 0, 1))):
             start, end = draw_period(rng, today)
             yield insurance_resource(
                 id=ids.new("Coverage"),
-                patient=one.person.id,
-                subscriber=one.person.id if is_grown and rng.random() < 0.85 else rng.choice(adults),
+                patient=person.person.id,
+                subscriber=person.person.id if is_grown and rng.random() < 0.85 else rng.choice(adults),
                 insurer=rng.choice(mine).id,
                 number=card_number(rng),
                 status=rng.choice(_STATUSES),
@@ -289,9 +290,9 @@ def draw_period(rng: random.Random, today: date) -> tuple[str, str]:
     return period_between(start, today + timedelta(days=rng.choice((-1, 0, 1, 1, 1)) * rng.randrange(1, 500)))
 
 
-def period_between(one: date, other: date) -> tuple[str, str]:
+def period_between(day: date, other: date) -> tuple[str, str]:
     """Return the first and the last day of a period that is between two days, but lasts at least four weeks."""
-    first, last = sorted((one, other))
+    first, last = sorted((day, other))
     return first.isoformat(), max(last, first + _SHORTEST).isoformat()
 
 
@@ -299,7 +300,7 @@ def registry_resources(scene: RegistryScene) -> list[Resource]:
     """Build the resources of a place."""
     return [
         *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
-        *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
+        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
         *map(registered_resource, scene.people),
         *({**record} for record in (*scene.contracts, *scene.insurances)),
     ]
@@ -316,21 +317,27 @@ def organization_resource(id: str, name: str, code: str, display: str) -> Resour
     return {"resourceType": "Organization", "id": id, "active": True, "type": [{"coding": [kind]}], "name": name}
 
 
-def registered_resource(one: Registered) -> Resource:
+def registered_resource(person: Registered) -> Resource:
     """Build the Patient of a patient on file."""
     identifiers: list[Json] = []
-    if one.card:
-        identifiers.append({"use": "official", "system": CARD, "value": one.card})
-    if one.old_card:
-        identifiers.append({"use": "old", "system": CARD, "value": one.old_card})
-    if one.member:
-        identifiers.append({"use": "secondary", "system": MEMBER, "value": one.member})
-    head, rest = {"resourceType": "Patient", "id": one.person.id}, patient_resource(one.person)
+    if person.card:
+        identifiers.append({"use": "official", "system": CARD, "value": person.card})
+    if person.old_card:
+        identifiers.append({"use": "old", "system": CARD, "value": person.old_card})
+    if person.member:
+        identifiers.append({"use": "secondary", "system": MEMBER, "value": person.member})
+    head, rest = {"resourceType": "Patient", "id": person.person.id}, patient_resource(person.person)
     names: list[Json] = list(rest["name"])
-    if one.former:
-        use = "maiden" if one.maiden else "old"
-        names.append({"use": use, "family": one.former, "given": [one.person.given]})
-    return {**head, **({"identifier": identifiers} if identifiers else {}), **rest, "active": one.active, "name": names}
+    if person.former:
+        use = "maiden" if person.maiden else "old"
+        names.append({"use": use, "family": person.former, "given": [person.person.given]})
+    return {
+        **head,
+        **({"identifier": identifiers} if identifiers else {}),
+        **rest,
+        "active": person.active,
+        "name": names,
+    }
 
 
 def contract_resource(*, id: str, place: str, insurer: str, active: bool, start: str, end: str) -> Resource:

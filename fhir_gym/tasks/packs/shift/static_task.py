@@ -46,8 +46,12 @@ class ShiftParams(SceneParams):
     @override
     def labelled_requests(self) -> tuple[LabelledRequest, ...]:
         return tuple(
-            LabelledRequest(one.target, one.qualifying, _VALUE if any(map(str.isdigit, one.outcome)) else one.outcome)
-            for one in self.requests
+            LabelledRequest(
+                request.target,
+                request.qualifying,
+                _VALUE if any(map(str.isdigit, request.outcome)) else request.outcome,
+            )
+            for request in self.requests
         )
 
 
@@ -94,10 +98,10 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def sample(self, rng: random.Random, world: World) -> ShiftParams:
         kind, level = self.requests, self.level or 1
         first, last = kind.counts[level]
-        wanted, dependent = kind.draw_chain(rng, rng.randint(first, last))
+        outcomes, dependent = kind.draw_chain(rng, rng.randint(first, last))
         for _ in range(_TRIES):
-            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), ShiftSize(level, len(wanted)))
-            chosen = kind.choose(rng, world, scene, wanted, dependent)
+            scene = kind.draw_scene(rng, world, IdAllocator(rng, world), ShiftSize(level, len(outcomes)))
+            chosen = kind.choose(rng, world, scene, outcomes, dependent)
             if chosen is not None:
                 break
         else:
@@ -121,7 +125,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def prompt(self, p: ShiftParams, world: World, phrasing: int) -> str:
         kind = self.requests
-        texts = [f"{letter}. {kind.text(one.ask, phrasing)}" for letter, one in _lettered(p)]
+        texts = [f"{letter}. {kind.text(request.ask, phrasing)}" for letter, request in _lettered(p)]
         parts = [
             f"Present: {moment_in_words(world.now)}.",
             "\n".join([self.prompts[phrasing], *texts]),
@@ -135,10 +139,10 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
         answer: list[Json] = []
-        known: dict[str, Any] = {}
-        given, now = self.requests.rule_values(p.scene), parse_instant(p.now)
+        looked_up: dict[str, Any] = {}
+        rule_values, now = self.requests.rule_values(p.scene), parse_instant(p.now)
         for letter, request in _lettered(p):
-            outcome = yield from self.requests.solve(request.ask, given, now, known)
+            outcome = yield from self.requests.solve(request.ask, rule_values, now, looked_up)
             answer.append(f"{letter}: {outcome}")
         yield Finish(answer)
 
@@ -155,12 +159,14 @@ class StaticShift(Task[ShiftParams], abstract=True):
         kind, told = self.requests, answers_by_letter(end.answer)
         log = EpisodeLog(end, lambda: self.counterfactual(p, end.world))
         judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])
-        judged = [kind.without_added_meaning(one, log) for one in judged]
+        judged = [kind.without_added_meaning(judgement, log) for judgement in judged]
         checks = [
-            Check(name=f"request {letter}", passed=one.right, expected=one.expected, actual=one.found)
-            for (letter, _), one in zip(_lettered(p), judged, strict=True)
+            Check(name=f"request {letter}", passed=judgement.right, expected=judgement.expected, actual=judgement.found)
+            for (letter, _), judgement in zip(_lettered(p), judged, strict=True)
         ]
-        surplus: list[Json] = sorted(log.touched - {record for one in judged for record in one.claimed} | log.recreated)
+        surplus: list[Json] = sorted(
+            log.touched - {record for judgement in judged for record in judgement.claimed} | log.recreated
+        )
         checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))
         # The grader's standard checks refuse these answers and tools; here, each costs the share of one request.
         other_faults = (
@@ -168,7 +174,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             self.answer.problem(end.answer, end.base_url) is not None,
             any(True for _ in prohibited_uses(end.requests, self.prohibited_tools)),
         )
-        points = sum(one.points for one in judged) - sum(other_faults)
+        points = sum(judgement.points for judgement in judged) - sum(other_faults)
         return checks, max(0.0, points / len(p.requests))
 
 

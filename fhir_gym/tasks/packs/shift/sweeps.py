@@ -32,10 +32,10 @@ class SweepKind(RequestKind[S, R]):
 
     @override
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
+        outcomes = [DONE] * count
         if count > 1 and rng.random() < self.nothing_share:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
+            outcomes[rng.randrange(count)] = NOTHING_TO_DO
+        return outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ def judge_sweep(
         answer: The outcome that the agent reported.
         claimed: See `Judgement`.
     """
-    due = sum(one.due for one in records)
-    right = sum(one.due and one.problem is None for one in records)
-    lost = sum(one.harmed for one in records) + (answer != outcome)
-    problems: list[Json] = [{one.record: one.problem} for one in records if one.problem is not None]
+    due = sum(record.due for record in records)
+    right = sum(record.due and record.problem is None for record in records)
+    lost = sum(record.harmed for record in records) + (answer != outcome)
+    problems: list[Json] = [{record.record: record.problem} for record in records if record.problem is not None]
     return Judgement(
         right=not problems and answer == outcome,
-        harmed=any(one.harmed for one in records),
+        harmed=any(record.harmed for record in records),
         expected=f"{outcome}, {due} of {due} records",
         found=[f"{answer or 'no outcome'}, {right} of {due} records", *problems[:_MOST_SHOWN]],
         claimed=claimed,

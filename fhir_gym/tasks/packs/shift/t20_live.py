@@ -159,10 +159,14 @@ class LiveShift(Task[LiveParams], abstract=True):
         kinds = live_kinds()
         subjects = desk_subjects(kinds, p.scene)
         return [
-            *(one for key, scene in p.scene.items() for one in kinds[key].resources(scene, world)),
+            *(resource for key, scene in p.scene.items() for resource in kinds[key].resources(scene, world)),
             *p.background,
             *policy_resources(p.library, subjects),
-            *(task_resource(one, kinds[one.kind].title, p.desk) for one in p.requests if one.arrives <= p.now),
+            *(
+                task_resource(request, kinds[request.kind].title, p.desk)
+                for request in p.requests
+                if request.arrives <= p.now
+            ),
         ]
 
     @override
@@ -192,8 +196,8 @@ class LiveShift(Task[LiveParams], abstract=True):
         size = _resized(self.size, values)
         steps = _EXTRA_STEPS + round(self.gold_steps * size.requests / self.size.requests)
         own = {"key": key, "size": size, "dials": _dials(size), "max_steps": steps, "gold_steps": steps}
-        found: LiveShift = type(type(self).__name__, (type(self),), own)()
-        return found
+        shift: LiveShift = type(type(self).__name__, (type(self),), own)()
+        return shift
 
     @override
     def simulate(self, p: LiveParams, session: FhirSession) -> Simulation:
@@ -205,7 +209,7 @@ class LiveShift(Task[LiveParams], abstract=True):
 
     @override
     def near_misses(self, p: LiveParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        kinds = {f"/Task/{one.id}": one.kind for one in p.requests}
+        kinds = {f"/Task/{request.id}": request.kind for request in p.requests}
         closed: set[str] = set()
         for number, action in enumerate(gold):
             kind = kinds.get(action.url, "")
@@ -232,12 +236,12 @@ class LiveShift(Task[LiveParams], abstract=True):
         judge = LiveJudge(p, live_kinds(), end)
         checks = [
             Check(
-                name=f"request {number} ({one.request.kind})",
-                passed=one.passed,
-                expected="withdrawn" if one.withdrawn else one.judgement.expected,
-                actual=one.found,
+                name=f"request {number} ({result.request.kind})",
+                passed=result.passed,
+                expected="withdrawn" if result.withdrawn else result.judgement.expected,
+                actual=result.found,
             )
-            for number, one in enumerate(judge.results, 1)
+            for number, result in enumerate(judge.results, 1)
         ]
         surplus: list[Json] = [*judge.surplus]
         checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))

@@ -58,7 +58,7 @@ def result(
     }
     if value is None:
         del resource["valueQuantity"]
-    return {name: one for name, one in {**resource, **more}.items() if one is not None}
+    return {name: content for name, content in {**resource, **more}.items() if content is not None}
 
 
 def results(values: Mapping[datetime, float], **settings: Any) -> list[Resource]:
@@ -70,14 +70,14 @@ def results(values: Mapping[datetime, float], **settings: Any) -> list[Resource]
 def world_of(*resources: Resource | Iterable[Resource], now: datetime = NOW) -> Iterator[World]:
     """A context manager for a world with Ann Lee (S1), a man (S2) and some resources."""
     flat: list[Resource] = []
-    for one in resources:
-        flat += [one] if isinstance(one, dict) else list(one)
-    given = {one["id"] for one in flat if one["resourceType"] == "Patient"}
-    people = [one for one in (WOMAN, MAN) if one["id"] not in given]
+    for resource in resources:
+        flat += [resource] if isinstance(resource, dict) else list(resource)
+    given = {resource["id"] for resource in flat if resource["resourceType"] == "Patient"}
+    people = [resource for resource in (WOMAN, MAN) if resource["id"] not in given]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "small.world"
         with WorldBuilder(path, name="small", seed=None, now=now) as builder:
-            for one in (*people, *flat):
-                builder.add(one)
+            for person in (*people, *flat):
+                builder.add(person)
         with World.open(path) as world:
             yield world

@@ -26,7 +26,9 @@ OLDER = {24.5: 7.1, 30.0: 7.7, 80.0: 8.9}
 
 def series(void: tuple[LabResult, ...] = (), superseded: tuple[LabResult, ...] = ()) -> Series:
     found = [reading(f"R{hours:g}", ago(hours=hours), value) for hours, value in (DAY | OLDER).items()]
-    return Series("S1", "K", counted=tuple(sorted(found, key=lambda one: one.taken)), void=void, superseded=superseded)
+    return Series(
+        "S1", "K", counted=tuple(sorted(found, key=lambda result: result.taken)), void=void, superseded=superseded
+    )
 
 
 def series_of(values: Mapping[float, float]) -> Series:
@@ -55,7 +57,7 @@ def records(
         window_hours=hours,
         digits=2 if family == "aggregation" else 1,
     )
-    everything = {one.id for one in (*of.counted, *of.void, *of.superseded, *of.others)}
+    everything = {result.id for result in (*of.counted, *of.void, *of.superseded, *of.others)}
     return Records(plan, NOW, of, frozenset(everything - {*unseen}), strangers or {}, truncated)
 
 
@@ -64,8 +66,8 @@ BEYOND = ("R24.5", "R30", "R80")
 
 
 def label(records: Records, answer: float) -> str | None:
-    found = explain_answer(records, answer)
-    return None if found is None else found.label
+    source = explain_answer(records, answer)
+    return None if source is None else source.label
 
 
 @pytest.mark.parametrize(
@@ -94,9 +96,9 @@ def test_a_number_may_have_more_digits_than_asked_for(
 def test_other_windows_give_other_values() -> None:
     found = dict(windows(records()))
     assert records().window not in found.values() and len(set(found.values())) == len(found)
-    assert [one.id for one in found["a window of 12 hours"]] == ["R11", "R5", "R2"]
-    assert [one.id for one in found["a window of 25 hours"]] == ["R24.5", "R20", "R11", "R5", "R2"]
-    assert [one.id for one in found["the calendar day"]] == ["R5", "R2"], "now is 10:15"
+    assert [result.id for result in found["a window of 12 hours"]] == ["R11", "R5", "R2"]
+    assert [result.id for result in found["a window of 25 hours"]] == ["R24.5", "R20", "R11", "R5", "R2"]
+    assert [result.id for result in found["the calendar day"]] == ["R5", "R2"], "now is 10:15"
     assert len(found["the whole record"]) == 7
 
 
@@ -105,7 +107,7 @@ def test_windows_of_a_past_moment_may_reach_beyond_it() -> None:
     assert past["the window and what came after it"][-1].id == "R2"
     assert past["the last 24 hours before the present"][0].id == "R20"
     at_end = records(as_of=ago(hours=5))
-    assert [one.id for one in dict(windows(at_end))["the window without its end"]] == ["R24.5", "R20", "R11"]
+    assert [result.id for result in dict(windows(at_end))["the window without its end"]] == ["R24.5", "R20", "R11"]
 
 
 def test_means_of_other_windows() -> None:

@@ -77,10 +77,10 @@ def test_means_are_rounded_half_up_by_their_written_digits() -> None:
     values = [result(f"R{n}", ago(hours=n), value) for n, value in enumerate((3.1, 3.2, 3.25), 1)]
     assert answer(plan("aggregation"), *values) == (3.18,)  # the exact mean is 3.18333…
     with world_of(*values) as world:
-        found = derive_truth(plan("aggregation"), "S1", lab_chart(world))
-    assert found.deciding == ("R3", "R2", "R1")
-    assert found.exact == pytest.approx(3.183333333)
-    assert found.ground.timestamp == instant(ago(hours=1))
+        truth = derive_truth(plan("aggregation"), "S1", lab_chart(world))
+    assert truth.deciding == ("R3", "R2", "R1")
+    assert truth.exact == pytest.approx(3.183333333)
+    assert truth.ground.timestamp == instant(ago(hours=1))
 
 
 def test_a_mean_on_a_rounding_half_is_refused() -> None:

@@ -75,11 +75,12 @@ def test_a_find_of_two_scenarios_is_used_once() -> None:
     with world_of(results, edge) as world:
         retrieved = of(generate(world, per_family=100), "retrieval")
         sparse, cluster = (
-            {(one.patient, one.as_of) for one in candidates(world, scenario, "K")} for scenario in RIVALS
+            {(candidate.patient, candidate.as_of) for candidate in candidates(world, scenario, "K")}
+            for scenario in RIVALS
         )
     assert sparse & cluster
     asked = [plan_of(case).model_dump(include={"lab", "as_of", "window_hours"}) for case in retrieved]
-    whole = [(case.eval_MRN, *one.values()) for case, one in zip(retrieved, asked, strict=True)]
+    whole = [(case.eval_MRN, *resource.values()) for case, resource in zip(retrieved, asked, strict=True)]
     assert len(whole) == len(set(whole)) >= 4
 
 
@@ -102,8 +103,10 @@ def test_critical_and_borderline_values_are_asked_about_in_every_lab_that_has_th
     for scenario in SCENARIOS["conditional"]:
         for lab in LABS:
             offered = Counter(find.category for find in candidates(mini, scenario, lab))
-            telling = {one for one, count in offered.items() if count >= 4 and one and one != "normal"}
-            assert {(lab, one) for one in telling} <= asked
+            telling = {
+                category for category, count in offered.items() if count >= 4 and category and category != "normal"
+            }
+            assert {(lab, category) for category in telling} <= asked
 
 
 def test_retrieval_asks_for_present_and_absent_results(cases: tuple[ReasoningCase, ...]) -> None:
@@ -125,7 +128,8 @@ def test_each_lazy_way_is_caught_by_some(cases: tuple[ReasoningCase, ...], mini:
     for case in cases:
         p = plan_of(case)
         found = {
-            (one.patient, instant(one.as_of), one.window_hours): one for one in candidates(mini, p.scenario, p.lab)
+            (candidate.patient, instant(candidate.as_of), candidate.window_hours): candidate
+            for candidate in candidates(mini, p.scenario, p.lab)
         }
         traps = found[case.eval_MRN, p.as_of, p.window_hours].pitfalls
         caught.update((p.family, trap) for trap in traps)
@@ -231,9 +235,13 @@ def test_cases_that_cannot_be_varied(cases: tuple[ReasoningCase, ...], mini: Wor
 def test_another_phrasing_changes_the_words_alone(cases: tuple[ReasoningCase, ...], mini: World) -> None:
     case = of(cases, "conditional")[0]
     others = [reworded(case, phrasing, lab_chart(mini)) for phrasing in range(len(PROMPTS["general"]))]
-    assert len({one.instruction for one in others}) == len(others)
-    for one in others:
-        assert (one.context, one.sol, one.ground_truth) == (case.context, case.sol, case.ground_truth)
+    assert len({reasoning_case.instruction for reasoning_case in others}) == len(others)
+    for reasoning_case in others:
+        assert (reasoning_case.context, reasoning_case.sol, reasoning_case.ground_truth) == (
+            case.context,
+            case.sol,
+            case.ground_truth,
+        )
     assert case in others
 
 

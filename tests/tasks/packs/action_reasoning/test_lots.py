@@ -24,7 +24,7 @@ def test_all_records_are_drawn_equally_often(key: str, mini: World) -> None:
         for k in numbers:
             variation = task.variation(k, mini)
             records = task.required_records(variation.params)
-            assert variation._target == next((one for one in reversed(records) if one.startswith("Obs")), "")
+            assert variation._target == next((record for record in reversed(records) if record.startswith("Obs")), "")
             if variation._target:
                 asked[variation._target] += 1
                 fewest = min(fewest, len(variation._qualifying))

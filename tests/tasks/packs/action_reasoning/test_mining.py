@@ -34,11 +34,15 @@ _LATER = timedelta(hours=3)
 
 
 def _present(world: World, scenario: Scenario, lab: str = "K") -> list[MinedCandidate]:
-    return [one for one in candidates(world, scenario, lab) if one.as_of == NOW and one.patient == "S1"]
+    return [
+        candidate
+        for candidate in candidates(world, scenario, lab)
+        if candidate.as_of == NOW and candidate.patient == "S1"
+    ]
 
 
 def _past(world: World, scenario: Scenario, lab: str = "K") -> list[MinedCandidate]:
-    return [one for one in candidates(world, scenario, lab) if one.as_of != NOW]
+    return [candidate for candidate in candidates(world, scenario, lab) if candidate.as_of != NOW]
 
 
 # Scenarios
@@ -48,11 +52,11 @@ def _past(world: World, scenario: Scenario, lab: str = "K") -> list[MinedCandida
 def test_sparse_records_have_up_to_three_results(count: int, found: bool) -> None:
     with world_of(results({ago(days=n): 4 + n / 10 for n in range(1, count + 1)})) as world:
         present = _present(world, "sparse")
-        assert [(one.ids, one.value) for one in present] == ([(("R1",), 4.1)] if found else [])
+        assert [(candidate.ids, candidate.value) for candidate in present] == ([(("R1",), 4.1)] if found else [])
         assert bool(_past(world, "sparse")) is not found  # if the record is longer now, it was sparse in the past
-        for one in _past(world, "sparse"):
-            assert len(lab_chart(world).one("S1", "K").upto(one.as_of)) <= 3
-            assert "later results" in one.pitfalls
+        for candidate in _past(world, "sparse"):
+            assert len(lab_chart(world).one("S1", "K").upto(candidate.as_of)) <= 3
+            assert "later results" in candidate.pitfalls
 
 
 def test_a_record_of_withdrawn_results_or_of_none_is_sparse_and_has_no_answer() -> None:
@@ -63,7 +67,10 @@ def test_a_record_of_withdrawn_results_or_of_none_is_sparse_and_has_no_answer() 
         assert (none.patient, none.ids, none.pitfalls) == ("S2", (), frozenset())
         assert candidates(world, "sparse", "NA") == ()  # a test that has no results gives no candidates
     with world_of(result("A", ago(hours=1), None, status="cancelled")) as world:
-        assert [(one.patient, one.ids) for one in candidates(world, "sparse", "K")] == [("S1", ()), ("S2", ())]
+        assert [(candidate.patient, candidate.ids) for candidate in candidates(world, "sparse", "K")] == [
+            ("S1", ()),
+            ("S2", ()),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,9 @@ def test_a_record_of_withdrawn_results_or_of_none_is_sparse_and_has_no_answer() 
 )
 def test_clusters_end_in_two_results_within_two_hours(apart: timedelta, found: bool) -> None:
     with world_of(results({ago(hours=5): 4.0, ago(hours=5) - apart: 4.4, ago(days=2): 4.2})) as world:
-        assert [(one.ids, one.value) for one in _present(world, "cluster")] == ([(("R1",), 4.0)] if found else [])
+        assert [(candidate.ids, candidate.value) for candidate in _present(world, "cluster")] == (
+            [(("R1",), 4.0)] if found else []
+        )
 
 
 def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
@@ -79,11 +88,13 @@ def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
     with world_of(results(moments)) as world:
         assert not _present(world, "cluster")
         past = _past(world, "cluster")
-        assert {one.value for one in past} == {4.1, 4.2}
-        for one in past:
-            assert [each.id for each in lab_chart(world).one("S1", "K").upto(one.as_of)][-1:] == list(one.ids)
-            assert one.as_of < NOW
-            assert all(each.issued <= one.as_of for each in lab_chart(world).one("S1", "K").upto(one.as_of))
+        assert {candidate.value for candidate in past} == {4.1, 4.2}
+        for candidate in past:
+            assert [each.id for each in lab_chart(world).one("S1", "K").upto(candidate.as_of)][-1:] == list(
+                candidate.ids
+            )
+            assert candidate.as_of < NOW
+            assert all(each.issued <= candidate.as_of for each in lab_chart(world).one("S1", "K").upto(candidate.as_of))
 
 
 @pytest.mark.parametrize(
@@ -100,23 +111,23 @@ def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
 def test_edges_are_results_of_23_to_25_hours_ago(before: timedelta, ids: tuple[str, ...] | None) -> None:
     with world_of(results({NOW - before: 4.0, ago(days=8): 5.1})) as world:
         present = _present(world, "edge")
-        assert [one.ids for one in present] == ([] if ids is None else [ids])
-        for one in present:
-            assert one.window_hours == 24
-            assert one.value == (4.0 if ids else None)
-            assert ("latest regardless of window" in one.pitfalls) is (ids == ())
+        assert [candidate.ids for candidate in present] == ([] if ids is None else [ids])
+        for candidate in present:
+            assert candidate.window_hours == 24
+            assert candidate.value == (4.0 if ids else None)
+            assert ("latest regardless of window" in candidate.pitfalls) is (ids == ())
 
 
 def test_edges_of_the_past_lie_on_both_sides_and_nothing_followed() -> None:
     with world_of(results({ago(days=n): 4 + n / 10 for n in range(3, 40, 3)})) as world:
         past = _past(world, "edge")
-        assert {bool(one.ids) for one in past} == {True, False}
+        assert {bool(candidate.ids) for candidate in past} == {True, False}
         series = lab_chart(world).one("S1", "K")
-        for one in past:
-            latest = series.latest(one.as_of)
+        for candidate in past:
+            latest = series.latest(candidate.as_of)
             assert latest is not None
-            assert timedelta(hours=23) <= one.as_of - latest.taken <= timedelta(hours=25)
-            assert (one.as_of - latest.taken <= timedelta(hours=24)) is bool(one.ids)
+            assert timedelta(hours=23) <= candidate.as_of - latest.taken <= timedelta(hours=25)
+            assert (candidate.as_of - latest.taken <= timedelta(hours=24)) is bool(candidate.ids)
         assert 2 <= len(past) <= 4
 
 
@@ -127,7 +138,7 @@ def test_windows_that_are_averaged_have_three_results_in_24_hours(oldest: timede
         if count < 3:
             assert not present
         else:
-            assert [(one.ids, one.value) for one in present] == [(("R3", "R2", "R1"), 4.17)]
+            assert [(candidate.ids, candidate.value) for candidate in present] == [(("R3", "R2", "R1"), 4.17)]
             assert present[0].pitfalls == {"latest regardless of window", "whole record"}
         assert candidates(world, "window", "CA") == ()
 
@@ -149,8 +160,8 @@ def test_windows_with_a_result_on_their_end_are_dropped(on: timedelta) -> None:
     ],
 )
 def test_means_on_a_rounding_half_are_dropped(values: Sequence[float], value: float | None) -> None:
-    with world_of(results({ago(hours=n): one for n, one in enumerate(values, 1)})) as world:
-        assert [one.value for one in _present(world, "window")] == ([] if value is None else [value])
+    with world_of(results({ago(hours=n): result for n, result in enumerate(values, 1)})) as world:
+        assert [candidate.value for candidate in _present(world, "window")] == ([] if value is None else [value])
         assert ("a mean on a rounding half" in mine(world, "window", "K").dropped) is (value is None)
 
 
@@ -169,13 +180,17 @@ def test_all_categories_are_found_the_rare_ones_in_the_past() -> None:
         results({ago(days=n + 1): value for n, value in enumerate(values)}),
         [result(f"X{n}", ago(days=n + 20), 4.5) for n in range(5)],
     ) as world:
-        found = candidates(world, "general", "K")
-        assert [(one.value, one.category) for one in found[:1]] == [(2.0, "critically_low")]
-        assert len(found) == 4  # three are in the past, and all have different categories
-        assert len({one.category for one in found}) == 4
-        assert "normal" not in {one.category for one in found}  # the most frequent category comes last and is cut off
-        for one in found:
-            assert one.category == CATEGORIES[values.index(cast("float", one.value))]
+        mined_candidates = candidates(world, "general", "K")
+        assert [(candidate.value, candidate.category) for candidate in mined_candidates[:1]] == [
+            (2.0, "critically_low")
+        ]
+        assert len(mined_candidates) == 4  # three are in the past, and all have different categories
+        assert len({candidate.category for candidate in mined_candidates}) == 4
+        assert "normal" not in {
+            candidate.category for candidate in mined_candidates
+        }  # the most frequent category comes last and is cut off
+        for candidate in mined_candidates:
+            assert candidate.category == CATEGORIES[values.index(cast("float", candidate.value))]
 
 
 # Unusable results
@@ -191,7 +206,7 @@ def test_a_result_in_another_unit_drops_the_finds_that_rest_on_it() -> None:
     ):
         with world_of(clean, result("F", moment, 4.0, unit="mg/dL")) as world:
             kinds: tuple[Scenario, ...] = ("sparse", "cluster", "window", "general")
-            assert {one for one in kinds if not _present(world, one)} == dropped
+            assert {kind for kind in kinds if not _present(world, kind)} == dropped
             for kind in dropped:
                 assert mine(world, cast("Scenario", kind), "K").dropped["a result in another unit"] >= 1
 
@@ -212,9 +227,12 @@ def test_every_patient_is_judged_by_their_own_range() -> None:
     unknown: Resource = {"resourceType": "Patient", "id": "S3", "gender": "unknown", "birthDate": "1970-01-01"}
     hgb = [result(f"H{owner}", ago(hours=1), 12.5, lab="HGB", owner=owner) for owner in ("S1", "S2", "S3")]
     with world_of(unknown, hgb) as world:
-        found = mine(world, "demographic", "HGB")
-        assert [(one.patient, one.category) for one in found.candidates] == [("S1", "borderline_low"), ("S2", "low")]
-        assert found.dropped == {"no range for the patient's sex and age": 1}
+        mining_result = mine(world, "demographic", "HGB")
+        assert [(candidate.patient, candidate.category) for candidate in mining_result.candidates] == [
+            ("S1", "borderline_low"),
+            ("S2", "low"),
+        ]
+        assert mining_result.dropped == {"no range for the patient's sex and age": 1}
 
 
 # Pitfalls
@@ -250,7 +268,7 @@ def test_first_pages_are_of_twenty_results_in_order_of_creation() -> None:
 def test_replaced_and_withdrawn_results() -> None:
     replaced = (result("A", ago(hours=2), 4.4), result("B", ago(hours=2), 3.1, issued=_LATER - timedelta(hours=1)))
     with world_of(*replaced) as world:
-        assert [one.ids for one in _present(world, "general")] == [("B",)]
+        assert [candidate.ids for candidate in _present(world, "general")] == [("B",)]
         assert _present(world, "general")[0].pitfalls == {"tie"}
     with world_of(replaced[1], result("A", ago(hours=2), 3.1)) as world:
         assert _present(world, "general")[0].pitfalls == frozenset()  # the shortcut gives the same value
@@ -268,10 +286,10 @@ def test_a_way_that_can_be_carried_out_to_the_right_mean_is_not_caught() -> None
     recent = {ago(hours=n): value for n, value in ((1, 4.3), (2, 4.0), (3, 4.0))}
     for value, caught in ((4.1, False), (4.2, True)):  # 4.1 does not change the mean
         with world_of(results(recent), result("V", ago(hours=1), value, status="cancelled", issued=_LATER)) as world:
-            assert [one.value for one in _present(world, "window")] == [4.1]
+            assert [candidate.value for candidate in _present(world, "window")] == [4.1]
             assert ("void result" in _present(world, "window")[0].pitfalls) is caught
         with world_of(results(recent), result("E", ago(hours=1), value, issued=timedelta())) as world:
-            assert [one.value for one in _present(world, "window")] == [4.1]
+            assert [candidate.value for candidate in _present(world, "window")] == [4.1]
             assert ("tie" in _present(world, "window")[0].pitfalls) is caught
 
 
@@ -279,7 +297,9 @@ def test_disputed_results_of_the_past_are_asked_about() -> None:
     plain = results({ago(days=n): 4.0 for n in range(1, 30)})
     disputed = result("A", ago(days=40), 4.4), result("V", ago(days=40), 3.1, status="cancelled", issued=_LATER)
     with world_of(plain, disputed) as world:
-        assert [one.ids for one in candidates(world, "general", "K") if "void result" in one.pitfalls] == [("A",)]
+        assert [
+            candidate.ids for candidate in candidates(world, "general", "K") if "void result" in candidate.pitfalls
+        ] == [("A",)]
     with world_of(plain, result("A", ago(days=40), 4.4), result("B", ago(days=40), 4.5)) as world:
         assert not mine(world, "general", "K").dropped  # if no result is eligible, nothing is dropped
 
@@ -300,38 +320,38 @@ _RESULT = st.tuples(
 def _counted(resources: Sequence[Resource], owner: str) -> list[tuple[datetime, Resource, bool]]:
     """The results of a patient that count, each as a tuple: its time, the result, and whether it is unusable."""
     groups: dict[datetime, list[Resource]] = {}
-    for one in resources:
-        if one["subject"]["reference"] == f"Patient/{owner}" and one["status"] != "cancelled":
-            groups.setdefault(datetime.fromisoformat(one["effectiveDateTime"]), []).append(one)
+    for resource in resources:
+        if resource["subject"]["reference"] == f"Patient/{owner}" and resource["status"] != "cancelled":
+            groups.setdefault(datetime.fromisoformat(resource["effectiveDateTime"]), []).append(resource)
     found = []
     for taken in sorted(groups):
-        issued = max(one["issued"] for one in groups[taken])
-        rivals = [one for one in groups[taken] if one["issued"] == issued]
-        values = {(one["valueQuantity"]["value"], one["valueQuantity"]["unit"]) for one in rivals}
+        issued = max(group["issued"] for group in groups[taken])
+        rivals = [group for group in groups[taken] if group["issued"] == issued]
+        values = {(rival["valueQuantity"]["value"], rival["valueQuantity"]["unit"]) for rival in rivals}
         found.append((taken, rivals[0], len(values) > 1 or rivals[0]["valueQuantity"]["unit"] != "mmol/L"))
     return found
 
 
 def _expected(resources: Sequence[Resource], owner: str, scenario: Scenario, as_of: datetime) -> list[Resource] | None:
     """The results that determine the answer to a question; None if the question is invalid."""
-    results = [one for one in _counted(resources, owner) if one[0] <= as_of]
-    of_unit = [one for one in results if one[1]["valueQuantity"]["unit"] == "mmol/L"]
-    inside = [one for one in results if as_of - timedelta(hours=24) <= one[0]]
-    inside_of_unit = [one for one in inside if one in of_unit]
+    results = [resource for resource in _counted(resources, owner) if resource[0] <= as_of]
+    of_unit = [resource for resource in results if resource[1]["valueQuantity"]["unit"] == "mmol/L"]
+    inside = [resource for resource in results if as_of - timedelta(hours=24) <= resource[0]]
+    inside_of_unit = [resource for resource in inside if resource in of_unit]
     latest = of_unit[-1] if of_unit else None
     if scenario == "window":
         if len(inside_of_unit) < 3 or any(bad for _, _, bad in inside):
             return None
         if inside[0][0] == as_of - timedelta(hours=24) or inside[-1][0] == as_of:
             return None
-        mean = sum(Fraction(str(one["valueQuantity"]["value"])) for _, one, _ in inside) / len(inside)
+        mean = sum(Fraction(str(resource["valueQuantity"]["value"])) for _, resource, _ in inside) / len(inside)
         if any((mean * 10**digits) % 1 == Fraction(1, 2) for digits in (1, 2)):
             return None
-        return [one for _, one, _ in inside]
+        return [resource for _, resource, _ in inside]
     if scenario == "sparse":
         if len(of_unit) > 3 or any(bad for _, _, bad in results):
             return None
-        return [one for _, one, _ in of_unit[-1:]]
+        return [resource for _, resource, _ in of_unit[-1:]]
     if latest is None or (scenario == "edge" and not 23 * 3600 <= (as_of - latest[0]).total_seconds() <= 25 * 3600):
         return None
     if scenario == "cluster" and (len(of_unit) < 2 or latest[0] - of_unit[-2][0] > timedelta(hours=2)):
@@ -352,21 +372,25 @@ def test_finds_equal_those_of_a_simple_search(drawn: list[tuple[float, float, st
     with world_of(resources) as world:
         kinds: tuple[Scenario, ...] = ("sparse", "cluster", "edge", "window", "general")
         for kind in kinds:
-            found = candidates(world, kind, "K")
-            having = {one["subject"]["reference"].removeprefix("Patient/") for one in resources}
+            mined_candidates = candidates(world, kind, "K")
+            having = {resource["subject"]["reference"].removeprefix("Patient/") for resource in resources}
             for owner in sorted(having):
                 expected = _expected(resources, owner, kind, NOW)
-                present = [one for one in found if one.as_of == NOW and one.patient == owner]
-                assert [one.ids for one in present] == (
-                    [] if expected is None else [tuple(one["id"] for one in expected)]
+                present = [
+                    candidate for candidate in mined_candidates if candidate.as_of == NOW and candidate.patient == owner
+                ]
+                assert [candidate.ids for candidate in present] == (
+                    [] if expected is None else [tuple(resource["id"] for resource in expected)]
                 )
-            for one in found:
-                if one.patient in having:
-                    deciding = _expected(resources, one.patient, kind, one.as_of)
+            for candidate in mined_candidates:
+                if candidate.patient in having:
+                    deciding = _expected(resources, candidate.patient, kind, candidate.as_of)
                     assert deciding is not None
-                    assert one.ids == tuple(each["id"] for each in deciding)
-                    _check_value(one, [each["valueQuantity"]["value"] for each in deciding])
-            assert len({(one.patient, one.as_of) for one in found}) == len(found)
+                    assert candidate.ids == tuple(each["id"] for each in deciding)
+                    _check_value(candidate, [each["valueQuantity"]["value"] for each in deciding])
+            assert len({(candidate.patient, candidate.as_of) for candidate in mined_candidates}) == len(
+                mined_candidates
+            )
 
 
 def _check_value(find: MinedCandidate, values: list[float]) -> None:
@@ -387,14 +411,18 @@ def test_finds_are_the_same_each_time_and_the_present_comes_first(hospital: Worl
     with World.open(hospital.path) as again:
         for scenario, labs in OFFERED.items():
             for lab in labs:
-                found = candidates(hospital, scenario, lab)
-                assert found == candidates(again, scenario, lab)
-                assert candidates(hospital, scenario, lab) is found
-                of_now = [one.as_of == hospital.now for one in found]
+                mined_candidates = candidates(hospital, scenario, lab)
+                assert mined_candidates == candidates(again, scenario, lab)
+                assert candidates(hospital, scenario, lab) is mined_candidates
+                of_now = [candidate.as_of == hospital.now for candidate in mined_candidates]
                 assert of_now == sorted(of_now, reverse=True)
-                assert {(one.family, one.scenario, one.lab) for one in found} <= {(FAMILY[scenario], scenario, lab)}
-                assert all(one.pitfalls <= set(PITFALLS) for one in found)
-                assert len({(one.patient, one.as_of) for one in found}) == len(found)
+                assert {(candidate.family, candidate.scenario, candidate.lab) for candidate in mined_candidates} <= {
+                    (FAMILY[scenario], scenario, lab)
+                }
+                assert all(candidate.pitfalls <= set(PITFALLS) for candidate in mined_candidates)
+                assert len({(candidate.patient, candidate.as_of) for candidate in mined_candidates}) == len(
+                    mined_candidates
+                )
 
 
 def test_a_chart_read_again_gives_the_same_finds() -> None:
@@ -416,30 +444,30 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_the_survey_counts_finds_and_reasons_for_rejection(hospital: World) -> None:
-    found = mining_report(hospital)
-    assert [(one.scenario, one.lab) for one in found.offers] == [
+    report = mining_report(hospital)
+    assert [(offer.scenario, offer.lab) for offer in report.offers] == [
         (scenario, lab) for scenario, labs in OFFERED.items() for lab in labs
     ]
-    for one in found.offers:
-        whole = mine(hospital, one.scenario, one.lab)
-        assert one.candidates == len(whole.candidates)
-        assert one.dropped == whole.dropped
-        if one.categories:
-            assert sum(one.categories.values()) == one.candidates
+    for offer in report.offers:
+        whole = mine(hospital, offer.scenario, offer.lab)
+        assert offer.candidates == len(whole.candidates)
+        assert offer.dropped == whole.dropped
+        if offer.categories:
+            assert sum(offer.categories.values()) == offer.candidates
     for heads, rows in (
-        (found.columns, found.rows()),
-        (found.category_columns, found.category_rows()),
-        (found.pitfall_columns, found.pitfall_rows()),
+        (report.columns, report.rows()),
+        (report.category_columns, report.category_rows()),
+        (report.pitfall_columns, report.pitfall_rows()),
     ):
         assert rows
         assert {len(row) for row in rows} == {len(heads)}
-    data = json.loads(json.dumps(found.to_json()))
+    data = json.loads(json.dumps(report.to_json()))
     assert data["world"] == hospital.name
-    assert len(data["offers"]) == len(found.offers)
-    assert data["offers"][0]["finds"] == found.offers[0].candidates
+    assert len(data["offers"]) == len(report.offers)
+    assert data["offers"][0]["finds"] == report.offers[0].candidates
 
 
 def test_a_world_without_results_offers_nothing(empty_world: World) -> None:
-    assert {one.candidates for one in mining_report(empty_world).offers} == {0}
+    assert {offer.candidates for offer in mining_report(empty_world).offers} == {0}
     with world_of() as world:
-        assert {one.candidates for one in mining_report(world).offers} == {0}
+        assert {offer.candidates for offer in mining_report(world).offers} == {0}

@@ -54,7 +54,7 @@ def test_every_row_has_values_in_all_seven_categories_in_order(row: ReferenceRan
     turns = [met[0], *(after for before, after in pairwise(met) if after != before)]
     assert tuple(turns) == CATEGORIES
     sides = {"critically_low": "low", "low": "low", "high": "high", "critically_high": "high"}
-    assert [moved.side(value) for value in _printable(moved)] == [sides.get(one, "inside") for one in met]
+    assert [moved.side(value) for value in _printable(moved)] == [sides.get(category, "inside") for category in met]
 
 
 @pytest.mark.parametrize("row", _ROWS, ids=_name)

@@ -17,10 +17,10 @@ _LATER = timedelta(hours=3)
 
 
 def _ids(readings: tuple[series.LabResult, ...]) -> list[str]:
-    return [one.id for one in readings]
+    return [reading.id for reading in readings]
 
 
-def _one(world: World, patient: str = "S1", lab: str = "K") -> Series:
+def _series(world: World, patient: str = "S1", lab: str = "K") -> Series:
     return lab_chart(world).one(patient, lab)
 
 
@@ -32,13 +32,13 @@ def test_results_are_sorted_by_when_they_were_taken_whatever_their_order() -> No
         result("N", ago(hours=1), 140, lab="NA"),
         result("X", ago(hours=1), 5.0, owner="S2"),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.counted) == ["A", "B", "C"]
         assert found.listed == ("B", "C", "A")
-        assert [one.value for one in found.counted] == [3.9, 4.1, 4.0]
+        assert [lab_result.value for lab_result in found.counted] == [3.9, 4.1, 4.0]
         assert found.counted[2].text == "2023-11-13T09:15:00Z"
         assert list(lab_chart(world).series("K")) == ["S1", "S2"]
-        assert _ids(_one(world, "S2").counted) == ["X"]
+        assert _ids(_series(world, "S2").counted) == ["X"]
 
 
 def test_a_code_counts_under_any_system_and_only_as_it_is_written() -> None:
@@ -52,7 +52,7 @@ def test_a_code_counts_under_any_system_and_only_as_it_is_written() -> None:
         result("B", ago(hours=2), 4.0, **coded({"code": "K"})),
         result("C", ago(hours=1), 4.0, **coded({"system": "urn:y", "code": "k"})),
     ) as world:
-        assert _ids(_one(world).counted) == ["A", "B"]
+        assert _ids(_series(world).counted) == ["A", "B"]
 
 
 def test_withdrawn_results_do_not_count() -> None:
@@ -63,7 +63,7 @@ def test_withdrawn_results_do_not_count() -> None:
         result("D", ago(minutes=1), None, status="cancelled"),
         result("E", ago(minutes=1), None),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.counted) == ["A"]
         assert _ids(found.void) == ["B", "C"]
         assert found.listed == ("A", "B", "C", "D", "E")
@@ -77,7 +77,7 @@ def test_of_one_instant_the_one_issued_later_counts() -> None:
         result("C", ago(hours=1), 3.0),
         result("D", ago(hours=1), 3.3, issued=timedelta(minutes=41), effectiveDateTime="2023-11-13T10:15:00+01:00"),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.counted) == ["A", "D"]
         assert _ids(found.superseded) == ["B", "C"]
         assert not found.ambiguous
@@ -91,7 +91,7 @@ def test_results_of_one_time_and_issue_conflict_only_with_different_values() -> 
         result("D", ago(hours=1), 3.3),
         result("E", ago(hours=1), 3.1, issued=timedelta()),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.counted) == ["A", "C"]  # of two duplicates, only the one created first counts
         assert found.ambiguous == {"C", "D"}
         assert found.objection(None, ago(hours=2), NOW) is None
@@ -103,8 +103,8 @@ def test_a_later_issue_breaks_a_tie() -> None:
     with world_of(
         result("A", ago(hours=3), 4.0), result("B", ago(hours=3), 4.1), result("C", ago(hours=3), 4.2, issued=_LATER)
     ) as world:
-        assert not _one(world).ambiguous
-        assert _ids(_one(world).counted) == ["C"]
+        assert not _series(world).ambiguous
+        assert _ids(_series(world).counted) == ["C"]
 
 
 def test_results_in_another_unit_are_separate() -> None:
@@ -117,7 +117,7 @@ def test_results_in_another_unit_are_separate() -> None:
         result("E", ago(hours=2), 4.1, issued=_LATER),
         result("F", ago(hours=1), 4.5, valueQuantity={"value": 4.5, "code": "mmol/L"}),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.counted) == ["A", "E", "F"]  # E replaced D
         assert found.foreign == {"B", "C"}
         assert found.objection(ago(hours=3), NOW, NOW) == "a result in another unit"  # both ends belong to the span
@@ -134,7 +134,7 @@ def test_nothing_rests_on_results_without_an_instant() -> None:
         result("C", ago(hours=2), 4.1, **period),
         result("D", ago(hours=2), 4.1, effectiveDateTime="2023-11-12", status="cancelled"),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert found.undated == {"B", "C"}
         assert _ids(found.counted) == ["A"]
         assert found.objection(None, NOW, NOW) == "a result without an instant"
@@ -144,8 +144,8 @@ def test_a_missing_issue_is_the_time_of_taking() -> None:
     bare = result("B", ago(hours=3), 4.1)
     del bare["issued"]
     with world_of(bare, result("A", ago(hours=3), 4.0)) as world:
-        assert _ids(_one(world).counted) == ["A"]
-        assert _ids(_one(world).superseded) == ["B"]
+        assert _ids(_series(world).counted) == ["A"]
+        assert _ids(_series(world).superseded) == ["B"]
 
 
 def test_windows_include_both_ends() -> None:
@@ -156,7 +156,7 @@ def test_windows_include_both_ends() -> None:
         result("D", NOW, 4.0),
         result("E", ago(seconds=-1), 5.0),
     ) as world:
-        found = _one(world)
+        found = _series(world)
         assert _ids(found.window(NOW, 24)) == ["B", "C", "D"]
         assert _ids(found.upto(NOW)) == ["A", "B", "C", "D"]
         assert _ids(found.upto(ago(hours=5))) == ["A", "B", "C"]
@@ -215,14 +215,14 @@ def test_more_patients_than_one_search_reads() -> None:
     with world_of(people, found) as world:
         of_all = lab_chart(world).series("K")
         assert list(of_all) == [f"P{n}" for n in range(20)]
-        assert {patient: _ids(one.counted) for patient, one in of_all.items()} == {
+        assert {patient: _ids(series.counted) for patient, series in of_all.items()} == {
             f"P{19 - n}": [f"R{n}"] for n in range(20)
         }
 
 
 def test_times_are_in_utc() -> None:
     with world_of(result("A", NOW, 4.0, effectiveDateTime="2023-11-12T23:30:00.250-05:00")) as world:
-        reading = _one(world).counted[0]
+        reading = _series(world).counted[0]
         assert reading.taken == datetime(2023, 11, 13, 4, 30, 0, 250_000, tzinfo=UTC)
         assert reading.taken.tzinfo is UTC
         assert reading.text == "2023-11-12T23:30:00.250-05:00"

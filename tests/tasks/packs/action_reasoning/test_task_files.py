@@ -295,7 +295,7 @@ def test_gym_takes_a_file(mini: World, tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_present_is_refused(mini: World, tmp_path: Path) -> None:
-    (case,) = [one for one in generate(mini, per_family=30) if one.id == "retrieval_0"]
+    (case,) = [reasoning_case for reasoning_case in generate(mini, per_family=30) if reasoning_case.id == "retrieval_0"]
     assert case.plan is not None
     for as_of, said in (
         ("2023-11-13T10:14:00Z", "made for the current time 2023-11-13T10:14:00Z"),
@@ -324,7 +324,9 @@ def test_a_file_of_another_present_is_refused(mini: World, tmp_path: Path) -> No
     ],
 )
 def test_absurd_plans(mini: World, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    (case,) = [one for one in generate(mini, per_family=1) if one.id == "aggregation_0"]
+    (case,) = [
+        reasoning_case for reasoning_case in generate(mini, per_family=1) if reasoning_case.id == "aggregation_0"
+    ]
     assert case.plan is not None
     write_cases(tmp_path / "tasks.json", [case.model_copy(update={"plan": case.plan.model_copy(update=changes)})])
     with pytest.raises(TaskError, match=f"aggregation_0: {said}"):

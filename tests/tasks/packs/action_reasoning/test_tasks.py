@@ -133,16 +133,16 @@ def test_no_answer_is_much_more_common_than_others(key: str, mini: World) -> Non
 def test_another_phrasing_changes_the_words_alone(key: str, mini: World) -> None:
     task = get_task(ENV_ID, key)
     variations = [task.variation(5, mini, phrasing) for phrasing in range(len(task.prompts))]
-    assert len({one.prompt for one in variations}) == len(variations)
+    assert len({variation.prompt for variation in variations}) == len(variations)
     assert task.variation(5, mini) in variations
     first = variations[0].params.model_dump()
-    for one in variations:
-        dumped = one.params.model_dump()
+    for variation in variations:
+        dumped = variation.params.model_dump()
         dumped["case"] |= {name: first["case"][name] for name in ("instruction",)}
         dumped["case"]["plan"]["phrasing"] = first["case"]["plan"]["phrasing"]
         assert dumped == first
-        assert isinstance(one.params, ReasoningParams)
-        assert one.params.case.instruction in one.prompt
+        assert isinstance(variation.params, ReasoningParams)
+        assert variation.params.case.instruction in variation.prompt
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -251,9 +251,9 @@ def test_eight_steps_and_the_packs_own_world(mini: World) -> None:
     _, info = made.reset(seed=3, options={"task": "05"})
     assert info["task"] == "05"
     made.close()
-    with Episode(ENV_ID, task="01", world=mini) as one:
-        one.start()
-        steps = [one.step("GET /Patient?_count=1") for _ in range(8)]
+    with Episode(ENV_ID, task="01", world=mini) as episode:
+        episode.start()
+        steps = [episode.step("GET /Patient?_count=1") for _ in range(8)]
     assert [step.truncated for step in steps] == [False] * 7 + [True]
     with pytest.raises(Exception, match="official"):
         Episode(ENV_ID, task="01", world=mini, grading="official")

@@ -135,7 +135,7 @@ def test_a_success_passes_every_step(ask: Asked) -> None:
     assert not due.success
     judged = ask("conditional", PATIENT, HGB, finish(13.0, False), lab="HGB")
     assert judged.success and list(names(judged))[-3:] == ["range", "boundary", "action"]
-    assert all(all(names(one).values()) for one in (query, mean, judged))
+    assert all(all(names(verdict).values()) for verdict in (query, mean, judged))
 
 
 @pytest.mark.parametrize("answer", ["3.6 mmol/L", "The potassium is 3.6.", None, True, [3.6]])

@@ -49,7 +49,7 @@ def test_prompts_name_only_the_ids_they_need(key: str, hospital: World) -> None:
     for k in range(5):
         variation = task.variation(k, hospital)
         p: Any = variation.params
-        told = {one["id"] for one in variation.setup if one["id"] in variation.prompt}
+        told = {resource["id"] for resource in variation.setup if resource["id"] in variation.prompt}
         named = {p.patient.id} if key in BY_ID else set()
         assert told == named | ({p.place.id} if key == "17b" else set())
 
@@ -59,13 +59,13 @@ def test_times_equal_those_of_the_slot(key: str, hospital: World) -> None:
     """In every scene, appointments agree with their slots, and free slots have no active appointment."""
     for k in range(20):
         setup = get_task(PACK, key).variation(k, hospital).setup
-        slots = {f"Slot/{one['id']}": one for one in setup if one["resourceType"] == "Slot"}
-        for one in setup:
-            for taken in one.get("slot", []):
+        slots = {f"Slot/{resource['id']}": resource for resource in setup if resource["resourceType"] == "Slot"}
+        for resource in setup:
+            for taken in resource.get("slot", []):
                 place = slots[taken["reference"]]
-                assert (place["start"], place["end"]) == (one["start"], one["end"])
-                assert (place["status"] == "free") == (one["status"] == "cancelled")
-        assert key.startswith("14") or any(one.get("slot") for one in setup) == (key != "16b")
+                assert (place["start"], place["end"]) == (resource["start"], resource["end"])
+                assert (place["status"] == "free") == (resource["status"] == "cancelled")
+        assert key.startswith("14") or any(resource.get("slot") for resource in setup) == (key != "16b")
 
 
 # 14
@@ -97,14 +97,16 @@ def test_the_scene_does_not_depend_on_the_target(key: str, hospital: World) -> N
         variation = task.variation(k, hospital)
         p: Any = variation.params
         (found,) = task.candidates(p.scene).values()
-        assert p.qualifying == tuple(one.target for one in found)
+        assert p.qualifying == tuple(candidate.target for candidate in found)
         assert len(set(p.qualifying)) == len(found)
         assert p.target in p.qualifying
         sizes.append(len(found))
-        for one in found:
-            asked = task.params_for(random.Random(0), hospital, p.scene, one)
+        for candidate in found:
+            asked = task.params_for(random.Random(0), hospital, p.scene, candidate)
             assert task.setup(asked, hospital) == task.setup(p, hospital)
-            assert (task.prompt_values(asked, hospital) == task.prompt_values(p, hospital)) <= (one.target == p.target)
+            assert (task.prompt_values(asked, hospital) == task.prompt_values(p, hospital)) <= (
+                candidate.target == p.target
+            )
     assert sum(sizes) / len(sizes) > 4
 
 
@@ -116,8 +118,10 @@ def test_every_candidate_can_be_found(key: str, hospital: World) -> None:
     p: Any = variation.params
     (found,) = task.candidates(p.scene).values()
     answers = set()
-    for one in found:
-        asked = task.params_for(random.Random(5), hospital, p.scene, one).model_copy(update={"target": one.target})
+    for candidate in found:
+        asked = task.params_for(random.Random(5), hospital, p.scene, candidate).model_copy(
+            update={"target": candidate.target}
+        )
         with closing(PolicyRunner(task, replace_in(variation, params=asked), hospital)) as arena:
             run = arena.gold()
         assert run.verdict.success
@@ -132,7 +136,7 @@ class Dated(NamedTuple):
 
 
 def test_a_unique_match_needs_every_condition() -> None:
-    conditions = (lambda one: one.patient == "a", lambda one: one.status == "booked")
+    conditions = (lambda booking: booking.patient == "a", lambda booking: booking.status == "booked")
     right, other_patient, other_status = Dated("2", "a", "booked"), Dated("1", "b", "booked"), Dated("1", "a", "noshow")
     assert unique_match([other_patient, right, other_status], *conditions) == right
     assert unique_match([other_patient, right], *conditions) is None
@@ -141,7 +145,7 @@ def test_a_unique_match_needs_every_condition() -> None:
 
 
 def test_an_earliest_match_needs_every_condition() -> None:
-    conditions = (lambda one: one.patient == "a", lambda one: one.status == "booked")
+    conditions = (lambda booking: booking.patient == "a", lambda booking: booking.status == "booked")
     right, other_patient, other_status = Dated("2", "a", "booked"), Dated("1", "b", "booked"), Dated("1", "a", "noshow")
     later = Dated("3", "a", "booked")
     assert earliest_match([later, other_patient, right, other_status], *conditions) == right
@@ -157,19 +161,19 @@ def test_an_earliest_match_needs_every_condition() -> None:
 def test_the_next_appointment_is_not_the_first_one_found(key: str, hospital: World) -> None:
     for k in range(20):
         p: Any = get_task(PACK, key).variation(k, hospital).params
-        booked = [one for one in p.scene.bookings if one.status == "booked"]
-        mine = [one for one in p.scene.bookings if one.patient == p.patient.id]
-        assert {one.status for one in mine} > {"booked"}
+        booked = [booking for booking in p.scene.bookings if booking.status == "booked"]
+        mine = [booking for booking in p.scene.bookings if booking.patient == p.patient.id]
+        assert {booking.status for booking in mine} > {"booked"}
         coming = sorted(
-            one.start
-            for one in booked
-            if one in mine and one.start > p.scene.now and (key == "15a" or one.practitioner == p.doctor.id)
+            booking.start
+            for booking in booked
+            if booking in mine and booking.start > p.scene.now and (key == "15a" or booking.practitioner == p.doctor.id)
         )
         assert coming[0] == p.booking.start < coming[1]
-        assert any(one.start < p.scene.now for one in booked if one in mine)
-        assert any(p.scene.now < one.start < coming[0] for one in mine if one.status != "booked")
-        assert any(p.scene.now < one.start < coming[0] for one in booked if one not in mine)
-        assert any(p.scene.now < one.start < coming[0] for one in booked if one in mine) == (key == "15b")
+        assert any(booking.start < p.scene.now for booking in booked if booking in mine)
+        assert any(p.scene.now < booking.start < coming[0] for booking in mine if booking.status != "booked")
+        assert any(p.scene.now < booking.start < coming[0] for booking in booked if booking not in mine)
+        assert any(p.scene.now < booking.start < coming[0] for booking in booked if booking in mine) == (key == "15b")
 
 
 def test_one_booked_appointment_is_on_the_next_monday(hospital: World) -> None:
@@ -177,11 +181,13 @@ def test_one_booked_appointment_is_on_the_next_monday(hospital: World) -> None:
     edges = set()
     for k in range(20):
         p: Any = get_task(PACK, "15c").variation(k, hospital).params
-        mine = [one for one in p.scene.bookings if one.patient == p.patient.id and one.status == "booked"]
-        on = [date.fromisoformat(one.start[:10]) for one in mine]
+        mine = [
+            booking for booking in p.scene.bookings if booking.patient == p.patient.id and booking.status == "booked"
+        ]
+        on = [date.fromisoformat(booking.start[:10]) for booking in mine]
         assert sorted((day - monday).days for day in on) == [-7, -1, 0, 1, 7]
         assert p.booking.start.startswith(monday.isoformat())
-        edges |= {one.start[11:16] for one in mine if one != p.booking}
+        edges |= {booking.start[11:16] for booking in mine if booking != p.booking}
     assert {"23:30", "00:00"} < edges
 
 
@@ -191,7 +197,7 @@ def test_the_slot_must_be_that_of_the_appointment(hospital: World) -> None:
     cancel = replace(f"/Appointment/{p.booking.id}", "/status", "cancelled")
     free = replace(f"/Slot/{p.booking.slot.id}", "/status", "free")
     assert not desk.failed([cancel, free, Finish([p.booking.id, p.booking.slot.id])])
-    other = next(one.slot.id for one in p.scene.bookings if one != p.booking and one.slot.id)
+    other = next(booking.slot.id for booking in p.scene.bookings if booking != p.booking and booking.slot.id)
     wrong = desk.failed([cancel, replace(f"/Slot/{other}", "/status", "free"), Finish([p.booking.id, other])])
     assert {"slot updated", "answer", "nothing else changed"} <= set(wrong)
     assert desk.failed([cancel, free, Finish([p.booking.id, other])]) == ["answer"]
@@ -254,9 +260,9 @@ def test_a_practitioner_may_come_first_on_the_waitlist(hospital: World) -> None:
     entry = body(desk.gold[-2])
     put = Put("/Appointment/w1", {**entry, "id": "w1", "participant": entry["participant"][::-1]})
     assert not desk.failed([put, Finish(["w1"])])
-    for one in desk.p.scene.waiting:
-        taken = {**waitlist_resource(one), "status": "waitlist", "requestedPeriod": entry["requestedPeriod"]}
-        assert desk.failed([Put(f"/Appointment/{one.id}", taken), Finish([one.id])])
+    for entry_record in desk.p.scene.waiting:
+        taken = {**waitlist_resource(entry_record), "status": "waitlist", "requestedPeriod": entry["requestedPeriod"]}
+        assert desk.failed([Put(f"/Appointment/{entry_record.id}", taken), Finish([entry_record.id])])
 
 
 def test_one_free_slot_is_within_the_requested_period(hospital: World) -> None:
@@ -264,11 +270,13 @@ def test_one_free_slot_is_within_the_requested_period(hospital: World) -> None:
     for k in range(40):
         p: Any = get_task(PACK, "16b").variation(k, hospital).params
         start, end = parse_instant(p.entry.start), parse_instant(p.entry.end)
-        within = [one for one in p.scene.slots if start <= parse_instant(one.start) and parse_instant(one.end) <= end]
-        mine = [one for one in within if one.schedule == p.slot.schedule]
-        assert [one for one in mine if one.status == "free"] == [p.slot]
+        within = [
+            slot for slot in p.scene.slots if start <= parse_instant(slot.start) and parse_instant(slot.end) <= end
+        ]
+        mine = [slot for slot in within if slot.schedule == p.slot.schedule]
+        assert [slot for slot in mine if slot.status == "free"] == [p.slot]
         assert len(mine) > 1
-        assert any(one.status == "free" for one in within if one not in mine)
+        assert any(slot.status == "free" for slot in within if slot not in mine)
         edges |= {parse_instant(p.slot.start) == start, "end" if parse_instant(p.slot.end) == end else "before"}
     assert edges == {True, False, "end", "before"}
 
@@ -299,7 +307,7 @@ def test_leaving_the_waitlist_leaves_the_rest_booked(hospital: World) -> None:
     p = desk.p
     off = replace(f"/Appointment/{p.entry.id}", "/status", "cancelled")
     assert not desk.failed([off, Finish([p.entry.id])])
-    other = next(one for one in p.scene.bookings if one.patient == p.patient.id)
+    other = next(booking for booking in p.scene.bookings if booking.patient == p.patient.id)
     also = replace(f"/Appointment/{other.id}", "/status", "cancelled")
     assert desk.failed([off, also, Finish([p.entry.id])]) == ["nothing else changed"]
     assert desk.failed([off, Finish([other.id])]) == ["answer"]
@@ -330,7 +338,7 @@ def test_an_appointment_moves_by_patches_in_any_order(hospital: World) -> None:
     assert desk.failed([free, take, move, both, finish]) == ["appointment slot"]
     pending = replace(url, "/status", "pending")
     assert desk.failed([free, take, move, pending, finish]) == ["rest of appointment unchanged"]
-    assert {one.removeprefix("old slot ") for one in desk.failed([take, move, finish])} == {
+    assert {check.removeprefix("old slot ") for check in desk.failed([take, move, finish])} == {
         *("updated", "status", "rest of old slot unchanged")
     }
 
@@ -338,15 +346,15 @@ def test_an_appointment_moves_by_patches_in_any_order(hospital: World) -> None:
 def test_the_appointment_to_move_is_one_of_several(hospital: World) -> None:
     for k in range(20):
         p: Any = get_task(PACK, "17a").variation(k, hospital).params
-        mine = [one for one in p.scene.bookings if one.patient == p.patient.id]
-        coming = [one for one in mine if one.status == "booked" and one.start > p.scene.now]
-        assert [one.id for one in coming if one.practitioner == p.doctor.id] == [p.booking.id]
+        mine = [booking for booking in p.scene.bookings if booking.patient == p.patient.id]
+        coming = [booking for booking in mine if booking.status == "booked" and booking.start > p.scene.now]
+        assert [booking.id for booking in coming if booking.practitioner == p.doctor.id] == [p.booking.id]
         assert len(coming) > 1
         assert p.booking.start[:10] != p.slot.start[:10]
-        then = [one for one in p.scene.slots if one.start == p.slot.start]
-        assert [one for one in then if one.schedule == p.slot.schedule and one.status == "free"] == [p.slot]
-        assert len({one.schedule for one in then if one.status == "free"}) > 1
-        assert len({one.status for one in then if one.schedule == p.slot.schedule}) > 1
+        then = [slot for slot in p.scene.slots if slot.start == p.slot.start]
+        assert [slot for slot in then if slot.schedule == p.slot.schedule and slot.status == "free"] == [p.slot]
+        assert len({slot.schedule for slot in then if slot.status == "free"}) > 1
+        assert len({slot.status for slot in then if slot.schedule == p.slot.schedule}) > 1
 
 
 def test_another_provider_by_a_new_appointment(hospital: World) -> None:
@@ -378,7 +386,7 @@ def test_one_other_provider_of_the_clinic_is_free(hospital: World) -> None:
         with hospital.session() as session:
             session.load(variation.setup)
             query = {"schedule.actor": p.place.reference, "start": p.slot.start, "status": "free"}
-            found = {one["id"]: one["schedule"]["reference"] for one in session.search("Slot", **query)}
+            found = {slot["id"]: slot["schedule"]["reference"] for slot in session.search("Slot", **query)}
             assert found == {p.slot.id: f"Schedule/{p.slot.schedule}"}
             assert p.slot.schedule != p.booking.slot.schedule
             assert len(session.search("Slot", start=p.slot.start, status="free")) > 1
@@ -390,5 +398,5 @@ def test_evidence_is_the_appointment_and_the_slots(hospital: World) -> None:
         writes = [action for action in desk.gold if action.kind in ("PUT", "FINISH")]
         assert desk.verdict(writes).success
         assert not desk.verdict(writes, grading="evidence").success
-        looks = [Get(f"/{one}") for one in get_task(PACK, key).required_records(desk.p)]
+        looks = [Get(f"/{required_record}") for required_record in get_task(PACK, key).required_records(desk.p)]
         assert desk.verdict([*looks, *writes], grading="evidence").success

@@ -29,7 +29,7 @@ def test_a_second_condition_fails(hospital: World) -> None:
 
 def test_reviving_an_entry_in_error_is_no_new_entry(hospital: World) -> None:
     desk = Desk("03", hospital)
-    old = next(one.id for one in desk.p.decoys if one.mistaken)
+    old = next(decoy.id for decoy in desk.p.decoys if decoy.mistaken)
     confirmed = {"coding": [{"system": VERIFICATION_STATUS, "code": "confirmed"}]}
     patch = [{"op": "replace", "path": "/verificationStatus", "value": confirmed}]
     failed = desk.failed([Patch(f"/Condition/{old}", patch), Finish([old])])
@@ -47,10 +47,10 @@ def test_any_degree_of_certainty_is_accepted(status: str, hospital: World) -> No
 def test_the_new_entry_exists_in_error_and_for_a_namesake(hospital: World) -> None:
     for k in range(20):
         p = Desk("03", hospital, k).p
-        own = [one for one in p.decoys if one.patient == p.patient.id]
-        assert [one.what == p.what for one in own] == [one.mistaken for one in own]
-        assert {one.mistaken for one in own} == {True, False}
-        assert any(one.patient != p.patient.id and not one.mistaken for one in p.decoys)
+        own = [decoy for decoy in p.decoys if decoy.patient == p.patient.id]
+        assert [decoy.what == p.what for decoy in own] == [decoy.mistaken for decoy in own]
+        assert {decoy.mistaken for decoy in own} == {True, False}
+        assert any(decoy.patient != p.patient.id and not decoy.mistaken for decoy in p.decoys)
 
 
 def test_the_first_condition_is_neither_the_first_hit_nor_an_active_one(hospital: World) -> None:
@@ -65,12 +65,12 @@ def test_the_first_condition_is_neither_the_first_hit_nor_an_active_one(hospital
             active = session.search("Condition", subject=subject, **{"clinical-status": "active"})
             namesakes = session.search("Condition", **name, _sort="recorded-date")
             everyone = session.search("Condition", _sort="recorded-date")
-        before = [one["id"] for one in by_date].index(p.first.id)
-        assert before > 0 and all(entered_in_error(one) for one in by_date[:before])
-        assert len([one for one in by_date if not entered_in_error(one)]) > 2
-        assert p.first.id not in [one["id"] for one in active]
+        before = [condition["id"] for condition in by_date].index(p.first.id)
+        assert before > 0 and all(entered_in_error(condition) for condition in by_date[:before])
+        assert len([condition for condition in by_date if not entered_in_error(condition)]) > 2
+        assert p.first.id not in [condition["id"] for condition in active]
         for others in (namesakes, everyone):
-            assert next(one["id"] for one in others if not entered_in_error(one)) != p.first.id
+            assert next(resource["id"] for resource in others if not entered_in_error(resource)) != p.first.id
         seen.add(before)
     assert seen == {1, 2}
 
@@ -82,14 +82,17 @@ def test_all_scenes_have_patients_with_and_without_a_history(hospital: World) ->
             scene = task.variation(k, hospital).params.scene
             offered = task.candidates(scene)
             assert min(len(found) for found in offered.values()) > 3
-            for one in offered["absent"]:
-                assert scene.problems_of(one.patient) and all(p.mistaken for p in scene.problems_of(one.patient))
+            for absent in offered["absent"]:
+                assert scene.problems_of(absent.patient) and all(p.mistaken for p in scene.problems_of(absent.patient))
 
 
 def test_the_latest_condition_is_not_the_first(hospital: World) -> None:
     desk = Desk("04a", hospital)
     assert desk.failed(
-        [*desk.gold[:-1], Finish([max(desk.p.scene.problems_of(desk.p.patient.id), key=lambda one: one.recorded).id])]
+        [
+            *desk.gold[:-1],
+            Finish([max(desk.p.scene.problems_of(desk.p.patient.id), key=lambda problem: problem.recorded).id]),
+        ]
     ) == ["answer"]
 
 
@@ -100,7 +103,7 @@ def test_looking_at_active_conditions_only_does_not_show_an_empty_history(hospit
     assert not desk.failed([Get("/Condition", {"patient": desk.p.patient.id}), Finish()])
     assert not desk.failed([Get("/Condition", {**query, "verification-status": "confirmed"}), Finish()])
     assert desk.failed([Get("/Condition", {**query, "clinical-status": "active"}), Finish()]) == ["evidence"]
-    other = next(one.id for one in desk.p.scene.patients if one.id != desk.p.patient.id)
+    other = next(patient.id for patient in desk.p.scene.patients if patient.id != desk.p.patient.id)
     assert desk.failed([Get("/Condition", {"subject": f"Patient/{other}"}), Finish()]) == ["evidence"]
     assert desk.failed([Get(f"/Patient/{desk.p.patient.id}"), Finish()]) == ["evidence"]
 
@@ -155,24 +158,26 @@ def test_the_window_is_half_open(hospital: World) -> None:
             today = date.fromisoformat(p.scene.today)
             named = {-1: "before", 0: "first", p.days - 1: "last", p.days: "end"}
             days = [
-                (date.fromisoformat(one.when[:10]) - today).days
-                for one in p.scene.orders_of(p.patient.id)
-                if one.status == "active" and one.category == SURGICAL
+                (date.fromisoformat(order.when[:10]) - today).days
+                for order in p.scene.orders_of(p.patient.id)
+                if order.status == "active" and order.category == SURGICAL
             ]
-            assert [0 <= one < p.days for one in days].count(True) == (key == "06a")
+            assert [0 <= day < p.days for day in days].count(True) == (key == "06a")
             assert min(days) < 0 and max(days) >= p.days
-            seen.update(named.get(one, "") for one in days)
+            seen.update(named.get(day, "") for day in days)
         assert seen == expected
 
 
 def test_the_new_plan_exists_as_revoked_and_for_a_namesake(hospital: World) -> None:
     for k in range(20):
         p = Desk("05", hospital, k).p
-        own = [one for one in p.decoys if one.patient == p.patient.id]
-        assert [one.what == p.what for one in own] == [one.status == "revoked" for one in own]
-        assert p.day not in [one.when for one in own if one.what == p.what]
-        assert {one.status for one in own} == {"revoked", "active"}
-        assert any(one.patient != p.patient.id and one.status == "active" and one.when == p.day for one in p.decoys)
+        own = [decoy for decoy in p.decoys if decoy.patient == p.patient.id]
+        assert [decoy.what == p.what for decoy in own] == [decoy.status == "revoked" for decoy in own]
+        assert p.day not in [decoy.when for decoy in own if decoy.what == p.what]
+        assert {decoy.status for decoy in own} == {"revoked", "active"}
+        assert any(
+            decoy.patient != p.patient.id and decoy.status == "active" and decoy.when == p.day for decoy in p.decoys
+        )
 
 
 @pytest.mark.parametrize("key", ["06a", "06b"])
@@ -200,6 +205,6 @@ def test_a_search_of_another_window_is_no_evidence(hospital: World) -> None:
     assert not desk.failed([Get("/ServiceRequest", {**subject, "occurrence": f"le{end}"}), Finish()])
     assert desk.failed([Get("/ServiceRequest", {**subject, "occurrence": f"ge{end}"}), Finish()]) == ["evidence"]
     assert desk.failed([Get("/ServiceRequest", {**subject, "status": "draft"}), Finish()]) == ["evidence"]
-    plans = [one for one in desk.p.scene.orders_of(desk.p.patient.id) if one.category == SURGICAL]
-    outside = next(one for one in plans if one.status == "active" and one.when[:10] >= end.isoformat())
+    plans = [order for order in desk.p.scene.orders_of(desk.p.patient.id) if order.category == SURGICAL]
+    outside = next(plan for plan in plans if plan.status == "active" and plan.when[:10] >= end.isoformat())
     assert "answer" in desk.failed([*desk.gold[:-1], Finish([outside.id])])

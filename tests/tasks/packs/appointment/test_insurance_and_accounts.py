@@ -23,11 +23,11 @@ def test_setup_has_valid_dates_and_unique_ids(key: str, hospital: World) -> None
     today = hospital.now.date().isoformat()
     for k in range(30):
         setup = get_task(PACK, key).variation(k, hospital).setup
-        assert len({one["id"] for one in setup}) == len(setup)
-        for one in setup:
-            period = one.get("period") or one.get("servicePeriod") or {}
+        assert len({resource["id"] for resource in setup}) == len(setup)
+        for resource in setup:
+            period = resource.get("period") or resource.get("servicePeriod") or {}
             assert period.get("start", "") <= period.get("end", "9")
-            assert one.get("birthDate", "") <= today
+            assert resource.get("birthDate", "") <= today
 
 
 # 07
@@ -63,7 +63,7 @@ def test_the_first_hit_by_name_may_be_another_insurer(hospital: World) -> None:
             active = session.search("Organization", name=p.insurer.name, active="true")
         assert len(found) > len(exact) > 1
         assert len(active) > 1
-        assert [one["id"] for one in exact if one["active"]] == [p.insurer.id]
+        assert [organization["id"] for organization in exact if organization["active"]] == [p.insurer.id]
         right += found[0]["id"] == p.insurer.id
     assert 0 < right < 25
 
@@ -73,11 +73,11 @@ def test_the_subscriber_is_not_on_file_but_a_lookalike_is(hospital: World) -> No
         p: Any = get_task(PACK, "07").variation(k, hospital).params
         own = p.scene.relatives_of(p.patient.id)
         assert own
-        assert p.relative.relation not in {one.relation for one in own}
-        assert p.relative.person.name not in {one.person.name for one in own}
-        alike = [one for one in p.scene.relatives if one.person.name == p.relative.person.name]
-        assert p.relative.relation in {one.relation for one in alike}
-        assert all(one.status != "active" for one in p.scene.coverages_of(p.patient.id))
+        assert p.relative.relation not in {relative.relation for relative in own}
+        assert p.relative.person.name not in {relative.person.name for relative in own}
+        alike = [relative for relative in p.scene.relatives if relative.person.name == p.relative.person.name]
+        assert p.relative.relation in {relative.relation for relative in alike}
+        assert all(coverage.status != "active" for coverage in p.scene.coverages_of(p.patient.id))
 
 
 def test_light_asks_for_a_coverage_only(insure: Desk) -> None:
@@ -112,9 +112,9 @@ def test_every_lazy_search_of_coverages_finds_another_one(key: str, hospital: Wo
             whatever_status = session.search("Coverage", beneficiary=p.patient.id)
             whatever_day = session.search("Coverage", beneficiary=p.patient.id, status="active")
             by_name = session.search("Coverage", **family, status="active")
-        assert {one["id"] for one in whatever_status if period_includes(p.day, one["period"])} > right
-        assert {one["id"] for one in whatever_day} > right
-        assert {one["id"] for one in by_name if period_includes(p.day, one["period"])} > right
+        assert {coverage["id"] for coverage in whatever_status if period_includes(p.day, coverage["period"])} > right
+        assert {coverage["id"] for coverage in whatever_day} > right
+        assert {coverage["id"] for coverage in by_name if period_includes(p.day, coverage["period"])} > right
 
 
 @pytest.mark.parametrize("key", ["08a", "08b"])
@@ -125,17 +125,17 @@ def test_the_patient_and_the_day_decide_which_coverage_is_in_force(key: str, hos
     for k in range(40):
         p: Any = task.variation(k, hospital).params
         offered = task.candidates(p.scene)
-        assert min(len({one.patient for one in found}) for found in offered.values()) > 2
-        for one in offered["present" if key == "08a" else "absent"]:
-            asked = task.params_for(random.Random(k), hospital, p.scene, one)
+        assert min(len({candidate.patient for candidate in found}) for found in offered.values()) > 2
+        for candidate in offered["present" if key == "08a" else "absent"]:
+            asked = task.params_for(random.Random(k), hospital, p.scene, candidate)
             counting = [
                 coverage.id
-                for coverage in p.scene.coverages_of(one.patient)
+                for coverage in p.scene.coverages_of(candidate.patient)
                 if coverage.status == "active"
                 and period_includes(asked.day, {"start": coverage.start, "end": coverage.end})
             ]
-            assert counting == ([one.record_id] if one.record else [])
-            edges += bool(one.record) and asked.day in (asked.coverage.start, asked.coverage.end)
+            assert counting == ([candidate.record_id] if candidate.record else [])
+            edges += bool(candidate.record) and asked.day in (asked.coverage.start, asked.coverage.end)
     assert key == "08b" or edges > 20
 
 
@@ -180,13 +180,15 @@ def test_relatives_on_file_differ_in_one_detail(hospital: World) -> None:
     for k in range(30):
         p: Any = get_task(PACK, "09a").variation(k, hospital).params
         wanted = p.relative.person
-        own = [(one.person.given, one.person.birth_date) for one in p.scene.relatives_of(p.patient.id)]
+        own = [(relative.person.given, relative.person.birth_date) for relative in p.scene.relatives_of(p.patient.id)]
         assert (wanted.given, wanted.birth_date) not in own
         assert wanted.given in {given for given, _ in own}
         assert wanted.birth_date in {birth_date for _, birth_date in own}
-        elsewhere = [one for id in p.scene.namesakes(p.patient) for one in p.scene.relatives_of(id)]
+        elsewhere = [relative for id in p.scene.namesakes(p.patient) for relative in p.scene.relatives_of(id)]
         described = (wanted.name, wanted.birth_date, p.relative.relation)
-        assert described in {(one.person.name, one.person.birth_date, one.relation) for one in elsewhere}
+        assert described in {
+            (relative.person.name, relative.person.birth_date, relative.relation) for relative in elsewhere
+        }
 
 
 def test_light_accepts_a_related_person_with_any_values(hospital: World) -> None:
@@ -202,7 +204,7 @@ def test_light_accepts_a_related_person_with_any_values(hospital: World) -> None
 
 
 def _others(desk: Desk) -> list[Any]:
-    return [one for one in desk.p.scene.patients if one != desk.p.patient]
+    return [patient for patient in desk.p.scene.patients if patient != desk.p.patient]
 
 
 def test_an_account_needs_exactly_one_patient(hospital: World) -> None:
@@ -254,14 +256,14 @@ def test_a_new_guarantor_is_in_force_without_end(more: dict[str, Any], right: bo
 def test_the_new_guarantor_has_namesakes_and_the_account_has_others(hospital: World) -> None:
     for k in range(30):
         p: Any = get_task(PACK, "09c").variation(k, hospital).params
-        standing = {one.party for one in p.account.guarantors}
+        standing = {guarantor.party for guarantor in p.account.guarantors}
         assert standing
         assert p.guarantor.person.id not in standing
         assert p.account in p.scene.accounts_of(p.guarantor.patient)
         assert len(p.scene.accounts_of(p.patient.id)) > 1
-        alike = [one for one in p.scene.relatives if one.person.name == p.guarantor.person.name]
+        alike = [relative for relative in p.scene.relatives if relative.person.name == p.guarantor.person.name]
         assert len(alike) > 1
-        assert {one.patient for one in alike} > {p.patient.id}
+        assert {relative.patient for relative in alike} > {p.patient.id}
 
 
 def test_an_account_that_exists_is_not_created_again(hospital: World) -> None:
@@ -282,8 +284,10 @@ def test_an_account_that_exists_is_not_created_again(hospital: World) -> None:
 def test_light_names_an_account_of_the_patient(hospital: World) -> None:
     desk = Desk("09d", hospital)
     p = desk.p
-    closed = next(one for one in p.scene.accounts_of(p.patient.id) if one.status != "active")
-    foreign = next(one for one in p.scene.accounts if one.patient != p.patient.id and one.status == "active")
+    closed = next(account for account in p.scene.accounts_of(p.patient.id) if account.status != "active")
+    foreign = next(
+        account for account in p.scene.accounts if account.patient != p.patient.id and account.status == "active"
+    )
     assert desk.verdict([Finish([closed.id])]).light
     assert not desk.verdict([Finish([foreign.id])]).light
     assert not desk.verdict([Finish([p.patient.id])]).light
@@ -294,9 +298,11 @@ def test_every_lazy_search_of_accounts_finds_another_one(key: str, hospital: Wor
     for k in range(20):
         p: Any = get_task(PACK, key).variation(k, hospital).params
         own = p.scene.accounts_of(p.patient.id)
-        assert sum(one.status == "active" for one in own) == (key == "09d")
-        assert sum(one.status != "active" for one in own) > 1
-        assert any(one.status == "active" for id in p.scene.namesakes(p.patient) for one in p.scene.accounts_of(id))
+        assert sum(account.status == "active" for account in own) == (key == "09d")
+        assert sum(account.status != "active" for account in own) > 1
+        assert any(
+            account.status == "active" for id in p.scene.namesakes(p.patient) for account in p.scene.accounts_of(id)
+        )
 
 
 # 10
@@ -316,23 +322,27 @@ def test_every_lazy_look_at_guarantors_finds_another_one(key: str, hospital: Wor
                 "Account", **{"patient.given": p.patient.given, "patient.family": p.patient.family}
             )
             relatives = session.search("RelatedPerson", patient=p.patient.id)
-        held = [one for one in active["guarantor"] if not one["onHold"]]
-        on_the_day = [one for one in active["guarantor"] if guarantees_on({**one, "onHold": False}, p.day)]
-        assert _parties([one for one in held if guarantees_on(one, p.day)]) == right
+        held = [guarantor for guarantor in active["guarantor"] if not guarantor["onHold"]]
+        on_the_day = [
+            guarantor for guarantor in active["guarantor"] if guarantees_on({**guarantor, "onHold": False}, p.day)
+        ]
+        assert _parties([guarantor for guarantor in held if guarantees_on(guarantor, p.day)]) == right
         assert _parties(held) > right
         assert _parties(on_the_day) > right
-        for one in accounts:
-            assert one == active or _standing([one], p.day) - right
-        assert _standing([one for one in by_name if one["status"] == "active"], p.day) > right
+        for account in accounts:
+            assert account == active or _standing([account], p.day) - right
+        assert _standing([account for account in by_name if account["status"] == "active"], p.day) > right
         assert len(relatives) > 1
 
 
 def _standing(accounts: list[dict[str, Any]], day: str) -> set[str]:
-    return _parties([one for account in accounts for one in account["guarantor"] if guarantees_on(one, day)])
+    return _parties(
+        [guarantor for account in accounts for guarantor in account["guarantor"] if guarantees_on(guarantor, day)]
+    )
 
 
 def _parties(guarantors: list[dict[str, Any]]) -> set[str]:
-    return {one["party"]["reference"].rpartition("/")[2] for one in guarantors}
+    return {guarantor["party"]["reference"].rpartition("/")[2] for guarantor in guarantors}
 
 
 def test_evidence_of_no_guarantor(hospital: World) -> None:

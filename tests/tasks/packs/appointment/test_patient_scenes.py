@@ -48,7 +48,7 @@ def test_prompts_name_only_the_ids_they_need(key: str, hospital: World) -> None:
     for k in range(5):
         variation = get_task(PACK, key).variation(k, hospital)
         p: Any = variation.params
-        named = {one["id"] for one in variation.setup if one["id"] in variation.prompt}
+        named = {resource["id"] for resource in variation.setup if resource["id"] in variation.prompt}
         further = {p.account.id, p.guarantor.person.id} if key == "09c" else set()
         assert named <= {p.patient.id} | further
         assert key in BILLING or named == {p.patient.id}
@@ -61,7 +61,8 @@ def test_the_start_state_does_not_depend_on_the_target(key: str, hospital: World
         p: Any = task.variation(k, hospital).params
         (stratum,) = task.strata
         others = [
-            task.params_for(random.Random(k), hospital, p.scene, one) for one in task.candidates(p.scene)[stratum]
+            task.params_for(random.Random(k), hospital, p.scene, candidate)
+            for candidate in task.candidates(p.scene)[stratum]
         ]
         assert len(others) > 2
         assert all(task.setup(other, hospital) == task.setup(p, hospital) for other in others)
@@ -82,9 +83,9 @@ def test_about_five_records_qualify_as_target(key: str, hospital: World) -> None
 def test_patients_share_names_in_groups(seed: int) -> None:
     rng, world = random.Random(seed), fake_world()
     people = draw_namesakes(rng, world, IdAllocator(rng, world), (2, 3, 6))
-    assert sorted(Counter((one.given, one.family) for one in people).values()) == [2, 3, 6]
-    assert len({(one.given, one.family, one.birth_date) for one in people}) == 11
-    assert len({one.gender for one in people}) == 1
+    assert sorted(Counter((person.given, person.family) for person in people).values()) == [2, 3, 6]
+    assert len({(person.given, person.family, person.birth_date) for person in people}) == 11
+    assert len({person.gender for person in people}) == 1
 
 
 def test_relatives_share_given_names_and_relations_are_unique() -> None:
@@ -94,13 +95,18 @@ def test_relatives_share_given_names_and_relations_are_unique() -> None:
         people = draw_namesakes(rng, world, ids, (2, 3))
         relatives = draw_relatives(rng, NOW.date(), ids, people, (2, 3), youngest=18)
         for person in people:
-            own = [one for one in relatives if one.patient == person.id]
-            assert len({one.relation for one in own}) == len({one.person.given for one in own}) == len(own) in (2, 3)
-            assert {one.person.family for one in own} == {person.family}
-            assert person.given not in {one.person.given for one in own}
-        names = Counter(one.person.name for one in relatives)
+            own = [relative for relative in relatives if relative.patient == person.id]
+            assert (
+                len({relative.relation for relative in own})
+                == len({relative.person.given for relative in own})
+                == len(own)
+                in (2, 3)
+            )
+            assert {relative.person.family for relative in own} == {person.family}
+            assert person.given not in {relative.person.given for relative in own}
+        names = Counter(relative.person.name for relative in relatives)
         assert names.most_common(1)[0][1] > 1
-        assert all(NOW.year - int(one.person.birth_date[:4]) >= 18 for one in relatives)
+        assert all(NOW.year - int(relative.person.birth_date[:4]) >= 18 for relative in relatives)
 
 
 def test_similar_relatives_are_of_one_generation_and_nobody_has_two_mothers() -> None:
@@ -110,17 +116,17 @@ def test_similar_relatives_are_of_one_generation_and_nobody_has_two_mothers() ->
         ids = IdAllocator(rng, world)
         people = draw_namesakes(rng, world, ids, (3, 2))
         relatives = draw_similar_relatives(rng, NOW.date(), ids, people)
-        words |= {one.relation for one in relatives}
-        assert len({one.person.given for one in relatives}) == 2
-        assert len({one.person.gender for one in relatives}) == 1
+        words |= {relative.relation for relative in relatives}
+        assert len({relative.person.given for relative in relatives}) == 2
+        assert len({relative.person.gender for relative in relatives}) == 1
         for person in people:
-            own = [one for one in relatives if one.patient == person.id]
-            assert len({(one.person.given, one.person.birth_date) for one in own}) == len(own) in (3, 4)
-            counts = Counter(one.relation for one in own)
+            own = [relative for relative in relatives if relative.patient == person.id]
+            assert len({(relative.person.given, relative.person.birth_date) for relative in own}) == len(own) in (3, 4)
+            counts = Counter(relative.relation for relative in own)
             assert all(counts[word] < 2 for word in ONLY_ONE)
-            for one in own:
-                older = int(person.birth_date[:4]) - int(one.person.birth_date[:4])
-                least, most = RELATIONS[one.relation].older
+            for relative in own:
+                older = int(person.birth_date[:4]) - int(relative.person.birth_date[:4])
+                least, most = RELATIONS[relative.relation].older
                 assert least - 3 <= older <= most + 3
     assert words == {*RELATIONS}
 
@@ -156,5 +162,5 @@ def test_a_drawn_day_lies_in_the_ranges_and_is_often_an_edge() -> None:
     ranges = [day_range("2023-01-01", "2023-01-10"), day_range("2023-03-01", "2023-03-10")]
     edges = [day_range("2023-01-01", None)[0], day_range("2023-02-01", None)[0]]
     days = Counter(draw_day(random.Random(seed), ranges, edges) for seed in range(400))
-    assert {*days} == {iso_day(one) for start, end in ranges for one in range(start, end + 1)}
+    assert {*days} == {iso_day(ordinal) for start, end in ranges for ordinal in range(start, end + 1)}
     assert days["2023-01-01"] > 150

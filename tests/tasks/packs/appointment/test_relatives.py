@@ -98,8 +98,10 @@ def relative(word: str) -> Relative:
 
 
 def failed(word: str, **elements: Any) -> list[str]:
-    one = relative(word)
-    return [check.name for check in relative_checks(one, {**related_person(one), **elements}) if not check.passed]
+    related = relative(word)
+    return [
+        check.name for check in relative_checks(related, {**related_person(related), **elements}) if not check.passed
+    ]
 
 
 @pytest.mark.parametrize("word", RELATIONS)
@@ -112,7 +114,7 @@ def test_spellings_state_one_relation(word: str) -> None:
 
 @pytest.mark.parametrize("word", RELATIONS)
 def test_another_relation_is_refused_alone_and_with_the_right_one(word: str) -> None:
-    for other in (one for one in RELATIONS if one != word):
+    for other in (relation for relation in RELATIONS if relation != word):
         for wrong in (relation_concept(other), {"text": other}, {"coding": [{"display": other}]}):
             assert failed(word, relationship=[wrong]) == ["relationship"]
             assert failed(word, relationship=[relation_concept(word), wrong]) == ["relationship"]
@@ -144,8 +146,8 @@ def test_adults_can_have_adult_relatives_in_two_relations() -> None:
 
 
 def test_relatives_share_the_family_name_but_not_the_given_name() -> None:
-    for word, one in RELATIONS.items():
+    for word, relation in RELATIONS.items():
         other = relative(word).person
         assert other.family == PATIENT.family
         assert other.given != PATIENT.given
-        assert one.gender in (None, other.gender)
+        assert relation.gender in (None, other.gender)

@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 
 def read(setup: Sequence[Resource]) -> list[Seen]:
-    records = {f"{one['resourceType']}/{one['id']}": one for one in setup}
+    records = {f"{resource['resourceType']}/{resource['id']}": resource for resource in setup}
 
     def name(slot: Resource) -> tuple[str, str]:
         (actor,) = records[slot["schedule"]["reference"]]["actor"]
@@ -48,39 +48,39 @@ def read(setup: Sequence[Resource]) -> list[Seen]:
 
     def patients(slot: Resource, *, booked: bool) -> frozenset[str]:
         visits = [
-            one
-            for one in setup
-            if one["resourceType"] == "Appointment"
-            and one["slot"] == [{"reference": f"Slot/{slot['id']}"}]
-            and (one["status"] == "booked") == booked
+            resource
+            for resource in setup
+            if resource["resourceType"] == "Appointment"
+            and resource["slot"] == [{"reference": f"Slot/{slot['id']}"}]
+            and (resource["status"] == "booked") == booked
         ]
-        actors = [each["actor"]["reference"] for one in visits for each in one["participant"]]
+        actors = [each["actor"]["reference"] for visit in visits for each in visit["participant"]]
         return frozenset(actor for actor in actors if actor.startswith("Patient/"))
 
     return [
         Seen(
-            id=f"Slot/{one['id']}",
-            doctor=name(one),
-            start=parse_instant(one["start"]),
-            status=one["status"],
-            booked=patients(one, booked=True),
-            over=patients(one, booked=False),
+            id=f"Slot/{resource['id']}",
+            doctor=name(resource),
+            start=parse_instant(resource["start"]),
+            status=resource["status"],
+            booked=patients(resource, booked=True),
+            over=patients(resource, booked=False),
         )
-        for one in setup
-        if one["resourceType"] == "Slot"
+        for resource in setup
+        if resource["resourceType"] == "Slot"
     ]
 
 
 def without_one(seen: list[Seen], given: str, family: str, start: datetime) -> dict[str, list[Seen]]:
     """For each condition of the prompt, the slots that meet all other conditions."""
-    clock = [one for one in seen if one.start == start]
-    own = [one for one in seen if one.doctor == (given, family)]
+    clock = [slot for slot in seen if slot.start == start]
+    own = [slot for slot in seen if slot.doctor == (given, family)]
     return {
-        "given name": [one for one in clock if one.doctor[1] == family],
-        "family name": [one for one in clock if one.doctor[0] == given],
-        "order of names": [one for one in clock if one.doctor in ((given, family), (family, given))],
-        "hour": [one for one in own if one.start.date() == start.date()],
-        "day": [one for one in own if one.start.time() == start.time()],
+        "given name": [slot for slot in clock if slot.doctor[1] == family],
+        "family name": [slot for slot in clock if slot.doctor[0] == given],
+        "order of names": [slot for slot in clock if slot.doctor in ((given, family), (family, given))],
+        "hour": [slot for slot in own if slot.start.date() == start.date()],
+        "day": [slot for slot in own if slot.start.time() == start.time()],
     }
 
 
@@ -91,12 +91,12 @@ def test_the_booked_patient_differs_from_all_others(key: str, hospital: World) -
         p: Any = variation.params
         seen = read(variation.setup)
         start = parse_instant(p.visit.slot.start)
-        (right,) = (one for one in seen if one.doctor == (p.doctor.given, p.doctor.family) and one.start == start)
+        (right,) = (slot for slot in seen if slot.doctor == (p.doctor.given, p.doctor.family) and slot.start == start)
         assert right.booked == {p.target}
         assert len(right.over) == 2
         assert p.target not in right.over
         for condition, found in without_one(seen, *right.doctor, start).items():
-            others = frozenset[str]().union(*(one.booked for one in found)) - right.booked
+            others = frozenset[str]().union(*(slot.booked for slot in found)) - right.booked
             assert bool(others) == (condition != "order of names" or key in SWAP), condition
 
 
@@ -108,11 +108,11 @@ def test_the_free_slot_differs_from_all_others(key: str, hospital: World) -> Non
         seen = read(variation.setup)
         start = parse_instant(p.slot.start)
         doctor = (p.doctor.given, p.doctor.family)
-        then = [one for one in seen if one.doctor == doctor and one.start == start]
-        assert [one.id for one in then if one.status == "free"] == [p.target]
+        then = [slot for slot in seen if slot.doctor == doctor and slot.start == start]
+        assert [slot.id for slot in then if slot.status == "free"] == [p.target]
         assert len(then) > 1
         for condition, found in without_one(seen, *doctor, start).items():
-            others = [one for one in found if one.status == "free" and one.id != p.target]
+            others = [slot for slot in found if slot.status == "free" and slot.id != p.target]
             assert bool(others) == (condition != "order of names" or key in SWAP), condition
 
 
@@ -121,11 +121,11 @@ def test_the_patient_to_book_differs_from_all_others(key: str, hospital: World) 
     asked = set()
     for k in VARIATIONS:
         p: Any = get_task(PACK, key).variation(k, hospital).params
-        others = [one for one in p.scene.people if one != p.patient]
+        others = [other for other in p.scene.people if other != p.patient]
         me = p.patient
-        assert any((one.given, one.family) == (me.given, me.family) for one in others)
-        assert any((one.given, one.birth_date) == (me.given, me.birth_date) for one in others)
-        assert any((one.family, one.birth_date) == (me.family, me.birth_date) for one in others)
+        assert any((other.given, other.family) == (me.given, me.family) for other in others)
+        assert any((other.given, other.birth_date) == (me.given, me.birth_date) for other in others)
+        assert any((other.family, other.birth_date) == (me.family, me.birth_date) for other in others)
         asked.add(p.scene.people.index(me))
     assert len(asked) > 3
 
@@ -143,10 +143,10 @@ def test_people_are_at_one_place_at_a_time(key: str, hospital: World) -> None:
     """No patient has two appointments at the same time, and no slot is booked twice."""
     for k in VARIATIONS:
         p: Any = get_task(PACK, key).variation(k, hospital).params
-        booked = [one for one in p.scene.visits if one.status == "booked"]
-        assert len({(one.patient, one.slot.start) for one in booked}) == len(booked)
-        assert len({one.slot.id for one in booked}) == len(booked)
-        assert {one.slot.id for one in p.scene.visits} == {one.slot.id for one in booked}
+        booked = [visit for visit in p.scene.visits if visit.status == "booked"]
+        assert len({(visit.patient, visit.slot.start) for visit in booked}) == len(booked)
+        assert len({visit.slot.id for visit in booked}) == len(booked)
+        assert {visit.slot.id for visit in p.scene.visits} == {visit.slot.id for visit in booked}
 
 
 @pytest.mark.parametrize("key", (*BOOKED, *TO_BOOK))
@@ -160,8 +160,8 @@ def test_today_is_not_next(key: str, hospital: World) -> None:
         slot = p.visit.slot if key in BOOKED else p.slot
         start = parse_instant(slot.start)
         assert start.date() == next_weekday(hospital.now, start.weekday()) > today
-        own = {one.start for one in read(variation.setup) if one.doctor == (p.doctor.given, p.doctor.family)}
-        (other,) = {-7, 7} & {(one - start).days for one in own if one.time() == start.time()}
+        own = {seen.start for seen in read(variation.setup) if seen.doctor == (p.doctor.given, p.doctor.family)}
+        (other,) = {-7, 7} & {(moment - start).days for moment in own if moment.time() == start.time()}
         weekdays.add(start.weekday())
         weeks.add(other)
     assert weeks == {-7, 7}
@@ -185,8 +185,8 @@ def test_each_condition_needs_another_time() -> None:
         ("AdaByron", "2023-11-21T09:00:00Z"),
     }
     assert every_detail_matters(schedules, "AdaByron", start, others)
-    for one in others:
-        assert not every_detail_matters(schedules, "AdaByron", start, others - {one}), one
+    for name in others:
+        assert not every_detail_matters(schedules, "AdaByron", start, others - {name}), name
     assert every_detail_matters(schedules[:3], "AdaByron", start, others - {("ByronAda", start)})
 
 
@@ -201,6 +201,6 @@ def test_every_askable_time_needs_all_conditions(rows: Any, swapped: bool, hospi
         for time in central:
             assert every_detail_matters(schedules, time.schedule.id, instant(time.start), there)
             assert timedelta(0) < time.start - hospital.now < timedelta(days=8)
-        names = {(one.provider.given, one.provider.family) for one in schedules}
+        names = {(schedule.provider.given, schedule.provider.family) for schedule in schedules}
         assert len(names) == len(schedules)
         assert swapped == any((family, given) in names for given, family in names)

@@ -44,10 +44,12 @@ class Reader:
             session.load(self.variation.setup)
             everything = session.search("Slot")
             self.records: dict[str, Resource] = {
-                f"{kind}/{one['id']}": one for kind in ("Schedule", "Practitioner") for one in session.search(kind)
+                f"{kind}/{resource['id']}": resource
+                for kind in ("Schedule", "Practitioner")
+                for resource in session.search(kind)
             }
-        ordered = sorted(everything, key=lambda one: moment(one["start"]))
-        self.slots = {str(one["id"]): self.met(one) for one in ordered}
+        ordered = sorted(everything, key=lambda slot: moment(slot["start"]))
+        self.slots = {str(slot["id"]): self.met(slot) for slot in ordered}
 
     def found(self, *without: str) -> list[str]:
         """Ids of the slots that meet all conditions except those to ignore, sorted by start."""
@@ -75,13 +77,13 @@ class Reader:
     def actors(self, slot: Resource) -> dict[str, bool]:
         asked = self.asked
         schedule = self.records[slot["schedule"]["reference"]]
-        actors = [one["reference"] for one in schedule["actor"]]
-        person = self.records[next(one for one in actors if one.startswith("Practitioner/"))]
+        actors = [actor["reference"] for actor in schedule["actor"]]
+        person = self.records[next(actor for actor in actors if actor.startswith("Practitioner/"))]
         if self.key == "11d":
             name = person["name"][0]
             return {"given": name["given"] == [asked.doctor.given], "family": name["family"] == asked.doctor.family}
         if self.key == "11b":
-            spoken = [one["coding"][0]["code"] for one in person["communication"]]
+            spoken = [communication["coding"][0]["code"] for communication in person["communication"]]
             return {
                 "place": asked.service.reference in actors,
                 "language": asked.language in spoken,
@@ -90,7 +92,9 @@ class Reader:
             }
         met = {"place": asked.place.reference in actors}
         if self.key == "11c":
-            met["service"] = asked.service.code in [one["coding"][0]["code"] for one in schedule["specialty"]]
+            met["service"] = asked.service.code in [
+                specialty["coding"][0]["code"] for specialty in schedule["specialty"]
+            ]
         return met
 
 
@@ -112,7 +116,7 @@ def test_three_more_slots_qualify_but_are_later(key: str, hospital: World) -> No
     for k in range(3):
         of = Reader(key, hospital, k)
         alternatives = of.found("first")
-        times = {one.start for one in of.p.scene.slots if one.id in alternatives}
+        times = {slot.start for slot in of.p.scene.slots if slot.id in alternatives}
         assert len(times) == len(alternatives) >= 4
 
 
@@ -124,8 +128,8 @@ def test_the_scene_does_not_depend_on_the_request(key: str, hospital: World) -> 
     before = task.scene_resources(scene, hospital)
     asked: set[str] = set()
     for found in task.candidates(scene).values():
-        for n, one in enumerate(found):
-            p = task.params_for(random.Random(n), hospital, scene, one)
+        for n, candidate in enumerate(found):
+            p = task.params_for(random.Random(n), hospital, scene, candidate)
             assert p.scene is scene
             assert task.scene_resources(p.scene, hospital) == before
             asked.add(task.prompt(p, hospital, 0))
@@ -136,11 +140,11 @@ def test_the_scene_does_not_depend_on_the_request(key: str, hospital: World) -> 
 def test_targets_are_drawn_fairly_from_enough_candidates(key: str, hospital: World) -> None:
     task: Any = get_task(PACK, key)
     drawn = [task.variation(k, hospital) for k in range(30)]
-    for one in drawn:
-        p: Any = one.params
+    for variation in drawn:
+        p: Any = variation.params
         assert bool(p.target) == (key in EARLIEST or (key in ("12b", "12c") and bool(p.right)))
         assert p.target in p.qualifying or not p.target
-    sizes = [len(one._qualifying) for one in drawn if one._qualifying]
+    sizes = [len(variation._qualifying) for variation in drawn if variation._qualifying]
     assert not sizes or sum(sizes) / len(sizes) >= 5
     assert key not in EARLIEST or min(sizes) >= 4
 
@@ -173,12 +177,12 @@ def test_edges_of_the_time_are_met(hospital: World) -> None:
     for key in ("11a", "11c", "12a", "12c"):
         drawn: list[Any] = [get_task(PACK, key).variation(k, hospital).params for k in range(60)]
         first = [p.moment if key == "11a" else p.start for p in drawn]
-        assert any(start in {one.start for one in p.scene.slots} for start, p in zip(first, drawn, strict=True))
+        assert any(start in {slot.start for slot in p.scene.slots} for start, p in zip(first, drawn, strict=True))
         if key in ("12a", "12c"):
-            assert any(p.end in {one.start for one in p.scene.slots} for p in drawn)
-            assert any(one.id in p.right and one.start == p.start for p in drawn for one in p.scene.slots)
+            assert any(p.end in {slot.start for slot in p.scene.slots} for p in drawn)
+            assert any(slot.id in p.right and slot.start == p.start for p in drawn for slot in p.scene.slots)
     days: list[Any] = [get_task(PACK, "12b").variation(k, hospital).params for k in range(60)]
-    hours = {one.start[11:16] for p in days for one in p.scene.slots if one.id in p.right}
+    hours = {slot.start[11:16] for p in days for slot in p.scene.slots if slot.id in p.right}
     assert {"00:00", "23:45"} <= hours
 
 
@@ -189,7 +193,7 @@ def test_each_phrasing_contains_the_request_and_no_hidden_id(key: str, hospital:
     for phrasing in range(len(task.prompts)):
         variation = task.variation(3, hospital, phrasing)
         asked = task.prompt_values(variation.params, hospital)
-        said = {id for one in variation.setup if (id := one["id"]) in variation.prompt}
+        said = {id for resource in variation.setup if (id := resource["id"]) in variation.prompt}
         assert said == ({asked["clinic"]} if "clinic" in asked else set())
         # Some prompts state the delay and the length of the window instead of its limits.
         left_out = {"12b": {"start", "end"}, "12c": {"days", "wait"}, "12d": {"start", "end"}}.get(key, {"doctor"})
@@ -239,7 +243,7 @@ def test_none_is_refused_without_evidence(key: str, hospital: World) -> None:
     finish = desk.gold[-1]
     place = desk.p.request.place.reference
     assert desk.failed([finish]) == ["evidence"]
-    (other,) = (one.reference for one in desk.p.scene.clinic.places if one.reference != place)
+    (other,) = (other_place.reference for other_place in desk.p.scene.clinic.places if other_place.reference != place)
     assert desk.failed([Get("/Slot", {"schedule.actor": other}), finish]) == ["evidence"]
     assert desk.failed([Get("/Schedule", {"actor": place}), finish]) == ["evidence"]
     assert desk.failed([Get("/Slot", {"schedule.actor": place, "status": "busy"}), finish]) == ["evidence"]
@@ -249,8 +253,8 @@ def test_none_is_refused_without_evidence(key: str, hospital: World) -> None:
 def test_one_too_many_is_refused(key: str, hospital: World) -> None:
     desk = positive(key, hospital)
     right = list(desk.p.right)
-    own = [one for one in desk.p.scene.slots if one.schedule in desk.p.request.matching and one.status == "free"]
-    extra = next(one.id for one in own if one.id not in right)
+    own = [slot for slot in desk.p.scene.slots if slot.schedule in desk.p.request.matching and slot.status == "free"]
+    extra = next(slot.id for slot in own if slot.id not in right)
     counted = [len(right) + 1] if key == "12d" else []
     assert "slots" in desk.failed([desk.gold[0], Finish([*counted, *right, extra])])
     shown = [f" Slot/{id} " for id in reversed(right)]
@@ -279,8 +283,8 @@ def test_next_weekday_is_never_today_and_the_one_after_next_is_a_week_later(hosp
         assert (f"{weekday} after next" in variation.prompt) == (ahead > 7)
         if ahead == 7:
             mondays += 1
-            own = [one for one in p.scene.slots if one.schedule in p.request.matching and one.status == "free"]
-            assert any(one.start.startswith(today.isoformat()) for one in own)
+            own = [slot for slot in p.scene.slots if slot.schedule in p.request.matching and slot.status == "free"]
+            assert any(slot.start.startswith(today.isoformat()) for slot in own)
     assert mondays
 
 
@@ -294,47 +298,55 @@ def test_an_hour_begins_on_the_quarter_and_within_working_time() -> None:
 def test_scattered_slots_are_as_many_for_each_and_start_apart() -> None:
     days = [datetime(2024, 2, day).date() for day in range(1, 6)]
     drawn = list(scattered(random.Random(1), days, [("a", "b"), ("c",)], 6, 3, 0.25))
-    assert len({one.quarter for one in drawn}) == len(drawn) == 18
-    assert Counter((one.schedule == "c", one.status == "free") for one in drawn) == {
+    assert len({draft.quarter for draft in drawn}) == len(drawn) == 18
+    assert Counter((draft.schedule == "c", draft.status == "free") for draft in drawn) == {
         (False, True): 6,
         (False, False): 3,
         (True, True): 6,
         (True, False): 3,
     }
-    assert sum(one.quarter % 96 in (0, 95) for one in drawn) == 4
+    assert sum(draft.quarter % 96 in (0, 95) for draft in drawn) == 4
 
 
 def test_windows_hold_some_of_each_and_end_before_the_next() -> None:
     matching, failing_one = [2, 5, 9, 12, 20], [[4, 10], [3, 11, 14]]
-    found = list(time_windows(matching, failing_one, (0, 1, 2)))
-    assert [(one.first, one.size) for one in found] == [(1, 0), (3, 0), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
-    for window in found:
+    windows = list(time_windows(matching, failing_one, (0, 1, 2)))
+    assert [(window.first, window.size) for window in windows] == [
+        (1, 0),
+        (3, 0),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (1, 2),
+        (2, 2),
+    ]
+    for window in windows:
         for seed in range(20):
             begin, end = window.bounds(random.Random(seed))
-            within = [one for one in matching if begin <= one < end]
+            within = [moment for moment in matching if begin <= moment < end]
             assert within == matching[window.first : window.first + window.size]
-            assert all(any(begin <= one < end for one in times) for times in failing_one)
+            assert all(any(begin <= time < end for time in times) for times in failing_one)
     assert not list(time_windows(matching, [[1, 21]], (0, 1, 2)))
     assert not list(time_windows([1, 1, 1], [[1]], (0, 1)))
-    assert [one.first for one in time_windows([2, 5, NEVER], [[6]], (1,))] == [1]
+    assert [time_window.first for time_window in time_windows([2, 5, NEVER], [[6]], (1,))] == [1]
 
 
 def test_a_service_has_two_schedules_one_of_them_for_two_services(hospital: World) -> None:
     desk = Desk("11c", hospital)
     clinic, asked = desk.p.scene.clinic, desk.p.request
-    here = [one for one in clinic.schedules if one.place == asked.place.reference]
-    offering = [one for one in here if asked.service in one.specialties]
+    here = [schedule for schedule in clinic.schedules if schedule.place == asked.place.reference]
+    offering = [schedule for schedule in here if asked.service in schedule.specialties]
     assert len(here) == 3
-    assert sorted(len(one.specialties) for one in offering) == [1, 2]
+    assert sorted(len(schedule.specialties) for schedule in offering) == [1, 2]
 
 
 def test_a_provider_may_speak_more_than_the_requested_language(hospital: World) -> None:
     desk = Desk("11b", hospital)
     asked = desk.p.request
-    assert len({one.provider.id for one in desk.p.scene.clinic.schedules}) == 4
-    both = [one for one in desk.p.scene.clinic.schedules if one.also_at]
+    assert len({schedule.provider.id for schedule in desk.p.scene.clinic.schedules}) == 4
+    both = [schedule for schedule in desk.p.scene.clinic.schedules if schedule.also_at]
     assert len(both) == 2
-    assert all(asked.language in one.languages for one in both)
+    assert all(asked.language in schedule.languages for schedule in both)
 
 
 def test_a_doctor_is_found_by_name_and_then_by_schedules(hospital: World) -> None:

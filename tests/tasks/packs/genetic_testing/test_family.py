@@ -159,7 +159,7 @@ def test_the_new_entry_is_not_on_file(hospital: World) -> None:
     for key in ("21c", "22"):
         for k in range(60):
             p: Any = get_task(PACK, key).variation(k, hospital).params
-            own = [(one.relation, one.illness) for one in p.scene.histories_of(p.person.id)]
+            own = [(history.relation, history.illness) for history in p.scene.histories_of(p.person.id)]
             assert (p.history.relation, p.history.illness) not in own
 
 

@@ -44,7 +44,7 @@ def test_each_phrasing_contains_everything_that_is_checked(key: str, hospital: W
 def test_prompts_contain_no_id(key: str, hospital: World) -> None:
     for k in range(5):
         variation = get_task(PACK, key).variation(k, hospital)
-        assert not [one["id"] for one in variation.setup if one["id"] in variation.prompt]
+        assert not [resource["id"] for resource in variation.setup if resource["id"] in variation.prompt]
 
 
 # 20
@@ -52,7 +52,7 @@ def test_prompts_contain_no_id(key: str, hospital: World) -> None:
 
 def test_a_promoted_draft_is_no_new_order(hospital: World) -> None:
     desk = desk_of("20", hospital)
-    old = next(one.id for one in desk.p.scene.orders if one.status != desk.p.status)
+    old = next(order.id for order in desk.p.scene.orders if order.status != desk.p.status)
     patch = [{"op": "replace", "path": "/status", "value": desk.p.status}]
     failed = desk.failed([Patch(f"/ServiceRequest/{old}", patch), Finish([old])])
     assert {"ServiceRequest created", "nothing else changed"} <= set(failed)
@@ -66,8 +66,8 @@ def test_the_test_in_words_only_is_not_ordered(hospital: World) -> None:
 
 def test_a_patient_and_a_practitioner_may_be_found_otherwise(hospital: World) -> None:
     desk = desk_of("20", hospital)
-    found = [Get(f"/Patient/{desk.p.person.id}"), Get(f"/Practitioner/{desk.p.doctor.id}")]
-    assert desk.verdict([*found, *desk.gold[2:]], grading="evidence").success
+    actions = [Get(f"/Patient/{desk.p.person.id}"), Get(f"/Practitioner/{desk.p.doctor.id}")]
+    assert desk.verdict([*actions, *desk.gold[2:]], grading="evidence").success
 
 
 # 21a, 21b
@@ -75,12 +75,12 @@ def test_a_patient_and_a_practitioner_may_be_found_otherwise(hospital: World) ->
 
 def with_references(desk: Desk, references: list[str]) -> list[Action]:
     order = order_request(desk.p.order)
-    changed = {**order, "supportingInfo": [{"reference": one, "display": "Report"} for one in references]}
+    changed = {**order, "supportingInfo": [{"reference": reference, "display": "Report"} for reference in references]}
     return [Put(f"/ServiceRequest/{order['id']}", changed), desk.gold[-1]]
 
 
 def expected(desk: Desk) -> list[str]:
-    return sorted({*desk.p.order.attached, *(one.reference for one in desk.p.wanted)})
+    return sorted({*desk.p.order.attached, *(report.reference for report in desk.p.wanted)})
 
 
 @pytest.mark.parametrize("key", ["21a", "21b"])
@@ -91,14 +91,14 @@ def test_entries_in_any_order_with_displays(key: str, hospital: World) -> None:
             assert not desk.failed(with_references(desk, expected(desk)))
             assert not desk.failed(with_references(desk, expected(desk)[::-1]))
             base = desk.arena.gold().end.base_url
-            assert not desk.failed(with_references(desk, [f"{base}/{one}" for one in expected(desk)]))
+            assert not desk.failed(with_references(desk, [f"{base}/{reference}" for reference in expected(desk)]))
 
 
 def test_adding_entry_by_entry_is_fine(hospital: World) -> None:
     desk = next(d for d in (desk_of("21a", hospital, k) for k in range(50)) if d.p.order.attached)
     url = f"/ServiceRequest/{desk.p.order.id}"
-    new = [one for one in expected(desk) if one not in desk.p.order.attached]
-    patches = [Patch(url, [{"op": "add", "path": "/supportingInfo/-", "value": {"reference": one}}]) for one in new]
+    new = [d for d in expected(desk) if d not in desk.p.order.attached]
+    patches = [Patch(url, [{"op": "add", "path": "/supportingInfo/-", "value": {"reference": d}}]) for d in new]
     assert not desk.failed([*patches, desk.gold[-1]])
     assert desk.failed([*patches, patches[-1], desk.gold[-1]]) == ["supporting information"]
 
@@ -114,10 +114,10 @@ def test_all_reports_are_more_than_the_genetic_ones_and_the_final_ones(hospital:
     kinds, statuses, numbers, attached = set(), set(), set(), set()
     for k in range(40):
         p: Any = get_task(PACK, "21a").variation(k, hospital).params
-        kinds |= {one.category.code for one in p.wanted}
-        statuses |= {one.status for one in p.wanted}
+        kinds |= {report.category.code for report in p.wanted}
+        statuses |= {report.status for report in p.wanted}
         numbers.add(len(p.wanted))
-        there = [one for one in p.wanted if one.reference in p.order.attached]
+        there = [report for report in p.wanted if report.reference in p.order.attached]
         attached.add(len(there))
         assert len(there) < len(p.wanted)
     assert len(kinds) > 3 and len(statuses) == 4 and numbers == {1, 2, 3} and attached == {0, 1}
@@ -128,10 +128,10 @@ def test_none_to_three_reports_are_relevant_among_others(hospital: World) -> Non
     for k in range(60):
         p: Any = get_task(PACK, "21b").variation(k, hospital).params
         numbers.append(len(p.wanted))
-        own = [one for one in p.decoys if one.patient == p.person.id]
-        assert any(one.category == GENETICS and one.status != "final" for one in own)
-        assert any(one.category != GENETICS and one.status == "final" for one in own)
-        assert all(one.category == GENETICS and one.status == "final" for one in p.wanted)
+        own = [decoy for decoy in p.decoys if decoy.patient == p.person.id]
+        assert any(decoy.category == GENETICS and decoy.status != "final" for decoy in own)
+        assert any(decoy.category != GENETICS and decoy.status == "final" for decoy in own)
+        assert all(report.category == GENETICS and report.status == "final" for report in p.wanted)
     assert {*numbers} == {0, 1, 2, 3}
     assert 20 < numbers.count(0) < 40
 
@@ -140,7 +140,9 @@ def test_the_records_do_not_reveal_whether_a_report_is_relevant(hospital: World)
     task: Any = get_task(PACK, "21b")
     for k in range(10):
         scene = task.variation(k, hospital).params.scene
-        asked = [task.params_for(random.Random(k), hospital, scene, one) for one in task.candidates(scene)[""]]
+        asked = [
+            task.params_for(random.Random(k), hospital, scene, candidate) for candidate in task.candidates(scene)[""]
+        ]
         assert 2 * sum(1 for p in asked if p.wanted) == len(asked)
 
 
@@ -167,7 +169,7 @@ def test_where_nothing_is_relevant_looking_is_the_work(nothing_relevant: Desk) -
     for query, failed in looks:
         look = Get("/DiagnosticReport", {**subject, **query})
         assert desk.failed([find_patient, look, find_order, finish]) == failed
-    somebody = next(one for one in desk.p.scene.people if one != desk.p.person)
+    somebody = next(person for person in desk.p.scene.people if person != desk.p.person)
     other = Get("/DiagnosticReport", {"subject": f"Patient/{somebody.id}"})
     assert desk.failed([find_patient, other, find_order, finish]) == ["evidence"]
 

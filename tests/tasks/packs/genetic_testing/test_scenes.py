@@ -30,9 +30,12 @@ def test_the_start_state_is_the_same_whoever_is_asked_about(key: str, hospital: 
     task: Any = get_task(PACK, key)
     for k in range(5):
         p = params(key, hospital, k)
-        others = [task.params_for(random.Random(k), hospital, p.scene, one) for one in task.candidates(p.scene)[""]]
-        assert len({one.target for one in task.candidates(p.scene)[""]}) == len(others) >= 5
-        assert all(task.setup(one, hospital) == task.setup(p, hospital) for one in others)
+        others = [
+            task.params_for(random.Random(k), hospital, p.scene, candidate)
+            for candidate in task.candidates(p.scene)[""]
+        ]
+        assert len({candidate.target for candidate in task.candidates(p.scene)[""]}) == len(others) >= 5
+        assert all(task.setup(other, hospital) == task.setup(p, hospital) for other in others)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -41,9 +44,11 @@ def test_each_of_the_three_criteria_excludes_someone(key: str, hospital: World) 
         p = params(key, hospital, k)
         for left_out in WHO:
             rest = [name for name in WHO if name != left_out]
-            alike = [one for one in p.scene.people if all(getattr(one, n) == getattr(p.person, n) for n in rest)]
+            alike = [
+                person for person in p.scene.people if all(getattr(person, n) == getattr(p.person, n) for n in rest)
+            ]
             assert len(alike) == 2
-        assert len({tuple(getattr(one, name) for name in WHO) for one in p.scene.people}) == len(p.scene.people)
+        assert len({tuple(getattr(person, name) for name in WHO) for person in p.scene.people}) == len(p.scene.people)
 
 
 @pytest.mark.parametrize("key", ORDERS)
@@ -51,8 +56,13 @@ def test_each_condition_on_an_order_matters(key: str, hospital: World) -> None:
     for k in range(10):
         scene = params(key, hospital, k).scene
         facts = {
-            one.id: (scene.person(one.patient).name, scene.person(one.patient).birth_date, one.test.code, one.status)
-            for one in scene.orders
+            order.id: (
+                scene.person(order.patient).name,
+                scene.person(order.patient).birth_date,
+                order.test.code,
+                order.status,
+            )
+            for order in scene.orders
         }
         for asked in order_candidates(scene):
             asked_for = facts[asked.id]
@@ -86,13 +96,13 @@ def test_an_order_that_one_condition_less_would_find_is_not_asked_about(hospital
     for condition, orders in lost.items():
         assert orders, condition
         left = scene.model_copy(update={"orders": tuple(other for other in scene.orders if other not in orders)})
-        assert order.id not in [found.id for found in order_candidates(left)], condition
+        assert order.id not in [genetic_order.id for genetic_order in order_candidates(left)], condition
 
 
 def test_every_target_patient_has_a_lookalike() -> None:
     rng, world = random.Random(1), fake_world()
     people = draw_patients(rng, world, IdAllocator(rng, world))
-    assert [one.id for one in person_candidates(people)] == [one.id for one in people]
+    assert [person_candidate.id for person_candidate in person_candidates(people)] == [person.id for person in people]
     assert not person_candidates(people[:2])
     assert len(person_candidates(people[1:])) == 4
 
@@ -104,8 +114,8 @@ def test_patients_with_orders_have_namesakes(seed: int) -> None:
     first, last = draw_pairs(rng, people)
     found = [*first, *last]
     assert len(first) == len(last) == 2
-    assert len({one.name for one in found}) == len({one.birth_date for one in found}) == 2
-    assert len({one.id for one in found}) == 4
+    assert len({person.name for person in found}) == len({person.birth_date for person in found}) == 2
+    assert len({person.id for person in found}) == 4
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -247,5 +247,5 @@ def test_workers_serve_a_file(task_file: Path, small: World) -> None:
     choice: dict[str, Any] = {"world": small, "task_file": task_file, "tasks": ["task4_1", "task5_1"]}
     here = list(fhir_gym.run(ENV_ID, "gold", **choice))
     there = list(fhir_gym.run(ENV_ID, "gold", workers=1, **choice))
-    assert [one.turns for one in here] == [one.turns for one in there]
-    assert all(one.success for one in there)
+    assert [rollout.turns for rollout in here] == [rollout.turns for rollout in there]
+    assert all(rollout.success for rollout in there)

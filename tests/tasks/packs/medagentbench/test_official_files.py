@@ -96,7 +96,7 @@ def test_agreement_of_an_episode(task_file: Path, tmp_path: Path, capsys: Any) -
     for episodes, status in (([right], 0), ([right, wrong], 1)):
         path = tmp_path / f"episodes{status}.jsonl.gz"
         with gzip.open(path, "wt") as file:
-            file.writelines(f"{json.dumps(one)}\n" for one in episodes)
+            file.writelines(f"{json.dumps(episode)}\n" for episode in episodes)
         arguments = ["--tasks", str(task_file), "--world", str(folder), "--episodes", str(path), "--show", "1"]
         assert main(arguments) == status
         out = capsys.readouterr()

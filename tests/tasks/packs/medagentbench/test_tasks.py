@@ -73,7 +73,7 @@ def test_many_variations_are_sound(key: str) -> None:
 
 def birthday(p: Any) -> str:
     """Whether the patient's birthday of this year has passed."""
-    (born,) = [one.birth_date[5:] for one in p.scene if one.id == p.mrn]
+    (born,) = [person.birth_date[5:] for person in p.scene if person.id == p.mrn]
     today = p.today[5:]
     return "over" if born < today else "ahead" if born > today else "today"
 
@@ -223,11 +223,11 @@ def test_the_records_do_not_depend_on_the_target(key: str, tiny_world: World) ->
     for k in range(10):
         scene = drawn(task, k, tiny_world).scene
         on_file = task.scene_resources(scene, tiny_world)
-        chosen = [one for some in task.candidates(scene).values() for one in some]
-        asked = [task.params_for(random.Random(k), tiny_world, scene, one) for one in chosen]
+        chosen = [candidate for some in task.candidates(scene).values() for candidate in some]
+        asked = [task.params_for(random.Random(k), tiny_world, scene, candidate) for candidate in chosen]
         assert all(task.setup(p, tiny_world) == on_file for p in asked)
         assert len({str(task.prompt_values(p, tiny_world)) for p in asked}) == len(asked), "no two prompts are alike"
-        several.append(len({one.target for one in chosen if one.target}))
+        several.append(len({candidate.target for candidate in chosen if candidate.target}))
     assert sum(several) / len(several) >= 5
 
 
@@ -280,8 +280,8 @@ def test_reading_results_like_a_careful_person() -> None:
             entry(None, "2023-11-13T10:00:00Z"),
         ]
     }
-    found = counted_results(bundle, GLU)
-    assert [one.value for one in found] == [140, 120, pytest.approx(5.0 * GLU.factor)]
+    results = counted_results(bundle, GLU)
+    assert [result.value for result in results] == [140, 120, pytest.approx(5.0 * GLU.factor)]
     assert counted_results({"resourceType": "OperationOutcome"}, MG) == []
 
 

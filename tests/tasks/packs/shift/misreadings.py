@@ -54,7 +54,7 @@ class Misreading:
     def _observation(self, observation: str) -> str:
         line, _, body = observation.partition("\n")
         bundle = json.loads(body)
-        bundle["entry"] = [one for one in bundle.get("entry", []) if self.read(one["resource"]) is not False]
+        bundle["entry"] = [entry for entry in bundle.get("entry", []) if self.read(entry["resource"]) is not False]
         if self.first_page:
             bundle["link"] = []
         return f"{line}\n{json.dumps(bundle)}"
@@ -170,7 +170,7 @@ def of_patients(**elements: Any) -> Reading:
 
 
 def _without_replacement(document: Record) -> Any:
-    document["relatesTo"] = [one for one in document.get("relatesTo", []) if one["code"] != "replaces"]
+    document["relatesTo"] = [relation for relation in document.get("relatesTo", []) if relation["code"] != "replaces"]
 
 
 def _in_force_already(document: Record) -> Any:
@@ -186,9 +186,10 @@ _MIDDLE = instant("2030-01-01")
 _ANY_WISH = r" (?:The practitioner must|Only|It has to be|Not before|The slot must)[^.]*\."
 _POLICIES: Mapping[str, Misreading] = MappingProxyType(
     {
-        "amendments": overlooked("DocumentReference", lambda one: '"appends"' in json.dumps(one)),
+        "amendments": overlooked("DocumentReference", lambda resource: '"appends"' in json.dumps(resource)),
         "departments": overlooked(
-            "DocumentReference", lambda one: "subject" not in one and "practiceSetting" in one.get("context", {})
+            "DocumentReference",
+            lambda resource: "subject" not in resource and "practiceSetting" in resource.get("context", {}),
         ),
         "replaced": seen("DocumentReference", _without_replacement),
         "drafts": seen("DocumentReference", docStatus="final"),
@@ -208,7 +209,9 @@ _ORDERS: Mapping[str, Misreading] = MappingProxyType(
         "no pregnancy": overlooked("Condition"),
         "any pregnancy": seen("Condition", clinicalStatus=coded("active"), verificationStatus=coded("confirmed")),
         "orders of any status": at_status("active", "MedicationRequest", "ServiceRequest"),
-        "no orders": Misreading(lambda one: one["resourceType"] not in ("MedicationRequest", "ServiceRequest")),
+        "no orders": Misreading(
+            lambda resource: resource["resourceType"] not in ("MedicationRequest", "ServiceRequest")
+        ),
     }
 )
 
@@ -235,16 +238,18 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
         },
         "I3": {
             "encounter status": seen("Encounter", status="finished"),
-            "stay status": seen("Encounter", lambda one: [stay.update(status="completed") for stay in one["location"]]),
-            "beds only": overlooked("Location", lambda one: one["name"].startswith("Bed")),
+            "stay status": seen(
+                "Encounter", lambda resource: [stay.update(status="completed") for stay in resource["location"]]
+            ),
+            "beds only": overlooked("Location", lambda resource: resource["name"].startswith("Bed")),
             "window": reworded(r"\d{4}-\d\d-\d\d \d\d:\d\d( to | and )", r"1900-01-01 00:00\1"),
             "any time": reworded(r"(at least|for) \d+ minutes", r"\1 1 minutes"),
             "open end": seen("Encounter", _close),
         },
         "I4": {
-            "death": seen("Patient", lambda one: one.pop("deceasedDateTime", None)),
-            "order": seen("Encounter", lambda one: one["period"].pop("end", None)),
-            "encounter": Misreading(lambda one: one.pop("encounter", None)),
+            "death": seen("Patient", lambda resource: resource.pop("deceasedDateTime", None)),
+            "order": seen("Encounter", lambda resource: resource["period"].pop("end", None)),
+            "encounter": Misreading(lambda resource: resource.pop("encounter", None)),
             "gender": reworded(r"only possible for (women|men)", "is common"),
             "organ": reworded(r"removes the (\w+)", r"is about the \1"),
             "void": Misreading(_valid),
@@ -253,10 +258,11 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
         "P1": {
             **_POLICIES,
             "missed": seen(
-                "Appointment", lambda one: one.update(status="cancelled") if one["status"] == "noshow" else None
+                "Appointment",
+                lambda resource: resource.update(status="cancelled") if resource["status"] == "noshow" else None,
             ),
-            "weeks": overlooked("Appointment", lambda one: one["status"] in ("booked", "pending", "arrived")),
-            "new patients": overlooked("Appointment", lambda one: one["status"] == "fulfilled"),
+            "weeks": overlooked("Appointment", lambda resource: resource["status"] in ("booked", "pending", "arrived")),
+            "new patients": overlooked("Appointment", lambda resource: resource["status"] == "fulfilled"),
         },
         "P2": {**_POLICIES, **{name: mistake for name, mistake in _ORDERS.items() if name != "no pregnancy"}},
         "P3": {
@@ -281,7 +287,9 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
             **_POLICIES,
             "any status": searched("status=final,amended,corrected&"),
             "everybody adult": seen("Patient", birthDate="1950-01-01"),
-            "time of the specimen": seen("Observation", lambda one: one.update(issued=one["effectiveDateTime"])),
+            "time of the specimen": seen(
+                "Observation", lambda resource: resource.update(issued=resource["effectiveDateTime"])
+            ),
             "units ignored": reworded(r" is [\d.]+ times the value", " is 1 times the value"),
             "all results": reworded(r"(issued )(after|since) \d{4}", r"\1\2 1900"),
             "Tasks ignored": overlooked("Task"),
@@ -298,40 +306,45 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
             "wishes ignored": reworded(_ANY_WISH, ""),
             "taken slots": seen("Slot", status="free"),
             "any status": seen("Appointment", status="booked"),
-            "shorter slots": seen("Slot", lambda one: _last_a_minute(one) if one["status"] != "free" else None),
+            "shorter slots": seen(
+                "Slot", lambda resource: _last_a_minute(resource) if resource["status"] != "free" else None
+            ),
         },
         "Q3": {
             "cards": seen("Patient", identifier=[]),
-            "former names": seen("Patient", lambda one: one.update(name=one["name"][:1])),
+            "former names": seen("Patient", lambda resource: resource.update(name=resource["name"][:1])),
             "active": seen("Patient", active=True),
             "void contracts": seen("OrganizationAffiliation", active=True),
             "ended contracts": seen("OrganizationAffiliation", period={}),
             "void coverages": seen("Coverage", status="active"),
-            "ended coverages": seen("Coverage", lambda one: one["period"].pop("end", None)),
-            "subscribers": seen("Coverage", lambda one: one.update(subscriber=one["beneficiary"])),
+            "ended coverages": seen("Coverage", lambda resource: resource["period"].pop("end", None)),
+            "subscribers": seen("Coverage", lambda resource: resource.update(subscriber=resource["beneficiary"])),
             "places": searched("participating-organization=[^&]+", "active=true,false"),
         },
         "Q4": {
             **_ORDERS,
-            "plans count": Misreading(lambda one: one.update(intent="order") if "intent" in one else None),
+            "plans count": Misreading(
+                lambda resource: resource.update(intent="order") if "intent" in resource else None
+            ),
             "orders of any date": Misreading(
-                lambda one: one.update(authoredOn="2023-11-12") if "authoredOn" in one else None
+                lambda resource: resource.update(authoredOn="2023-11-12") if "authoredOn" in resource else None
             ),
             "no maximum": reworded(r"at most [\d.]+ mg", "at most 99999 mg"),
             "never half": reworded(r"half of the dose per kg if the creatinine is above [\d.]+", "half"),
             "classes ignored": reworded(r"\((RxNorm \d+); [^)]+\)", r"(\1)"),
         },
         "S1": {
-            "priorities ignored": seen("Appointment", lambda one: one.pop("priority", None)),
+            "priorities ignored": seen("Appointment", lambda resource: resource.pop("priority", None)),
             "priority 0 first": seen(
-                "Appointment", lambda one: one.update(priority=0.5) if one.get("priority") == 0 else None
+                "Appointment", lambda resource: resource.update(priority=0.5) if resource.get("priority") == 0 else None
             ),
             "length ignored": seen("Appointment", _last_a_minute),
             "limit ignored": reworded(r"or on (one of the next \d+|the next)", "or on one of the next 365"),
             "any status moves": seen("Appointment", status="booked"),
             "any service": seen("Schedule", specialty=[{"coding": [{"display": "any"}]}]),
             "taken slots": seen(
-                "Slot", lambda one: one.update(status="free") if one["status"] == "busy-tentative" else None
+                "Slot",
+                lambda resource: resource.update(status="free") if resource["status"] == "busy-tentative" else None,
             ),
         },
         "S2": {
@@ -339,26 +352,31 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
                 r" born (before|on or after) \d{4}-\d\d-\d\d( and (before|on or after) \d{4}-\d\d-\d\d)?", ""
             ),
             "inactive patients": seen("Patient", active=True),
-            "old numbers": seen("Patient", lambda one: [each.pop("use", None) for each in one.get("telecom", [])]),
-            "former names": seen("Patient", lambda one: one.update(name=one["name"][:1])),
-            "cards": seen("Patient", lambda one: one.update(identifier=[])),
-            "latest visit": overlooked("Appointment", lambda one: one["status"] == "fulfilled"),
+            "old numbers": seen(
+                "Patient", lambda resource: [each.pop("use", None) for each in resource.get("telecom", [])]
+            ),
+            "former names": seen("Patient", lambda resource: resource.update(name=resource["name"][:1])),
+            "cards": seen("Patient", lambda resource: resource.update(identifier=[])),
+            "latest visit": overlooked("Appointment", lambda resource: resource["status"] == "fulfilled"),
             "closed records move": Misreading(_open),
-            "ended coverages": seen("Coverage", lambda one: one.pop("period", None)),
+            "ended coverages": seen("Coverage", lambda resource: resource.pop("period", None)),
         },
         "S3": {
             "void contracts": seen("OrganizationAffiliation", active=True),
             "void coverages": seen("Coverage", status="active"),
             "self-pay counts": seen(
                 "Coverage",
-                lambda one: [
+                lambda resource: [
                     each.update(reference=each["reference"].replace("Patient/", "Organization/"))
-                    for each in one["payor"]
+                    for each in resource["payor"]
                 ],
             ),
-            "days of coverages": seen("Coverage", lambda one: one["period"].pop("end", None)),
+            "days of coverages": seen("Coverage", lambda resource: resource["period"].pop("end", None)),
             "closed accounts": replace(
-                seen("Account", lambda one: one.update(status="active") if one["status"] != "on-hold" else None),
+                seen(
+                    "Account",
+                    lambda resource: resource.update(status="active") if resource["status"] != "on-hold" else None,
+                ),
                 url=("status=active&", ""),
             ),
             "appointments of any status": replace(
@@ -371,12 +389,13 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
             "everybody's patients": searched("organization=[^&]+&"),
             "inactive patients": searched("&active=true"),
             "the dead": seen(
-                "Patient", lambda one: [one.pop(name, None) for name in ("deceasedBoolean", "deceasedDateTime")]
+                "Patient",
+                lambda resource: [resource.pop(name, None) for name in ("deceasedBoolean", "deceasedDateTime")],
             ),
             "any clinical status": seen("Condition", clinicalStatus=coded("active")),
             "any verification": seen("Condition", verificationStatus=coded("confirmed")),
             "any result": seen("Observation", status="final"),
-            "empty results": seen("Observation", lambda one: one.setdefault("valueQuantity", {"value": 0})),
+            "empty results": seen("Observation", lambda resource: resource.setdefault("valueQuantity", {"value": 0})),
             "no results": overlooked("Observation"),
             "only the first code": reworded(r"(  - .+: \S+ in \S+ and )\S+( in )", r"\1none\2"),
             "no orders": overlooked("ServiceRequest"),
@@ -388,7 +407,9 @@ MISREADINGS: Mapping[str, Mapping[str, Misreading]] = MappingProxyType(
             "visits of any time": reworded(r"in the next \d+ days", "in the next 9000 days"),
             "no consents": overlooked("Consent"),
             "consents of any status": searched(r"status=active&(patient=)", r"\1"),
-            "any purpose": seen("Consent", lambda one: one["provision"].update(purpose=[{"code": "CAREMGT"}])),
+            "any purpose": seen(
+                "Consent", lambda resource: resource["provision"].update(purpose=[{"code": "CAREMGT"}])
+            ),
             "first consent": seen("Consent", mirrored_times("dateTime")),
             "always routine": reworded(r"limit [\d.]+ (\S+ \(\S+\)) or [\d.]+", r"limit 99999 \1 or 99999"),
             "oldest result": seen("Observation", mirrored_times("effectiveDateTime")),

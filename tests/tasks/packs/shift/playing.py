@@ -8,8 +8,8 @@ from typing import Any
 
 from fhir_gym import Episode, Step, get_task
 from fhir_gym.actions import Action, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
+from fhir_gym.observations import read_response
 from fhir_gym.tasks import Gold, LatestResponse
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
@@ -59,8 +59,8 @@ def follow(episode: Episode, solution: Gold, change: Callable[[Action], list[Act
     action = next(solution)
     while True:
         sent: Json = None
-        for number, one in enumerate(change(action)):
-            step = episode.step(one)
+        for number, replacement in enumerate(change(action)):
+            step = episode.step(replacement)
             if step.done:
                 return step
             sent = answer_of(step) if number == 0 else sent
@@ -68,23 +68,23 @@ def follow(episode: Episode, solution: Gold, change: Callable[[Action], list[Act
 
 
 def failed(step: Step) -> list[str]:
-    return [one["name"] for one in step.info["verdict"]["checks"] if not one["passed"]]
+    return [check["name"] for check in step.info["verdict"]["checks"] if not check["passed"]]
 
 
 def finish(texts: list[str]) -> Action:
     """Finish with these outcomes, in the order of the letters."""
-    return Finish([f"{one}: {text}" for one, text in zip(letters(len(texts)), texts, strict=True)])
+    return Finish([f"{letter}: {text}" for letter, text in zip(letters(len(texts)), texts, strict=True)])
 
 
 def names_of_checks(chosen: Iterable[bool]) -> list[str]:
     """Return the names of the checks of the chosen requests."""
-    return [f"request {letter}" for letter, one in zip(letters(26), chosen, strict=False) if one]
+    return [f"request {letter}" for letter, failed in zip(letters(26), chosen, strict=False) if failed]
 
 
 def read_all(episode: Episode, url: str) -> list[Resource]:
     """Search, and return the resources on the first page."""
     bundle: Any = answer_of(episode.step(Get(url)))
-    return [one["resource"] for one in bundle.get("entry", [])]
+    return [entry["resource"] for entry in bundle.get("entry", [])]
 
 
 def ids_called(episode: Episode, who: Named, exact: bool = True) -> list[str]:
@@ -96,8 +96,8 @@ def ids_called(episode: Episode, who: Named, exact: bool = True) -> list[str]:
         exact: Whether the given name matters.
     """
     people = read_all(episode, f"/Patient?birthdate={who.birth_date}&_count=100")
-    wanted = [one for one in people if one["name"][0]["family"] == who.family]
-    return [one["id"] for one in wanted if not exact or " ".join(one["name"][0]["given"]) == who.given]
+    wanted = [person for person in people if person["name"][0]["family"] == who.family]
+    return [person["id"] for person in wanted if not exact or " ".join(person["name"][0]["given"]) == who.given]
 
 
 def after_lookups(episode: Episode, change: Callable[[str], str]) -> Step:
@@ -114,7 +114,7 @@ def after_lookups(episode: Episode, change: Callable[[str], str]) -> Step:
     episode.start()
     for url in urls:
         episode.step(Get(change(url)))
-    return episode.step(finish([one.outcome for one in params_of(episode).requests]))
+    return episode.step(finish([request.outcome for request in params_of(episode).requests]))
 
 
 def params_of(episode: Episode) -> ShiftParams:
@@ -126,7 +126,9 @@ def params_of(episode: Episode) -> ShiftParams:
 def checks_of_done_requests(episode: Episode) -> list[str]:
     """Return the names of the checks of the requests that can be done."""
     requests = params_of(episode).requests
-    return [f"request {one}" for one, r in zip(letters(len(requests)), requests, strict=True) if r.outcome == DONE]
+    return [
+        f"request {letter}" for letter, r in zip(letters(len(requests)), requests, strict=True) if r.outcome == DONE
+    ]
 
 
 def only_reads(action: Action) -> list[Action]:

@@ -89,7 +89,7 @@ def dependent_checks(episode: Episode) -> set[str]:
     requests = params_of(episode).requests
     right = results(episode, requests)
     alone = (results(episode, [request]) for request in requests)
-    found = {*names_of_checks(one != [result] for one, result in zip(alone, right, strict=True))}
+    found = {*names_of_checks(outcome != [result] for outcome, result in zip(alone, right, strict=True))}
     episode.start()
     return found
 
@@ -138,7 +138,7 @@ def items(change: Callable[[formulary.Item], Mapping[str, Any]]) -> Without:
 
     def replace(given: Given) -> None:
         found = formulary.Formulary.model_validate_json(given["formulary"])
-        changed = tuple(one.model_copy(update=dict(change(one))) for one in found.items)
+        changed = tuple(item.model_copy(update=dict(change(item))) for item in found.items)
         given["formulary"] = found.model_copy(update={"items": changed}).model_dump_json()
 
     return Without(given=replace)
@@ -164,7 +164,7 @@ def limits(side: str, group: str) -> Without:
     never = {"above": "1000000", "below": "-1"}
     return policies(
         lambda name: (
-            next((never[one] for one in never if f"-{one}-" in name and side in ("", one)), None)
+            next((never[limit] for limit in never if f"-{limit}-" in name and side in ("", limit)), None)
             if name.endswith(group)
             else None
         )
@@ -191,9 +191,9 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
         "Q3": {"periods": patched((q3, "_includes", lambda record, day: True))},
         "Q4": {
             "duplicates in 30 days": patched((q4, "DUPLICATE_DAYS", 10_000)),
-            "largest dose": items(lambda one: {"most": _NEVER}),
-            "half of the dose": items(lambda one: {"limit": 0} if one.halved else {}),
-            "forbidden above a creatinine": items(lambda one: {} if one.halved else {"limit": 0}),
+            "largest dose": items(lambda item: {"most": _NEVER}),
+            "half of the dose": items(lambda item: {"limit": 0} if item.halved else {}),
+            "forbidden above a creatinine": items(lambda item: {} if item.halved else {"limit": 0}),
             "rounding": patched((formulary, "STEP", 1)),
             "pounds": _POUNDS,
             "umol/L": _MOLES,

@@ -11,7 +11,7 @@ from fhir_gym.tasks.packs.shift.clinic import draw_clinic, has_clear_order
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "clear"),
+    ("name", "other", "clear"),
     [
         ("Adams", "Zhang", True),
         ("Zhang", "Zhang", True),
@@ -23,8 +23,8 @@ from fhir_gym.tasks.packs.shift.clinic import draw_clinic, has_clear_order
         ("Nunez", "Nuñez", False),
     ],
 )
-def test_names_have_a_clear_order_if_accents_do_not_matter(one: str, other: str, clear: bool) -> None:
-    assert has_clear_order(one, other) is has_clear_order(other, one) is clear
+def test_names_have_a_clear_order_if_accents_do_not_matter(name: str, other: str, clear: bool) -> None:
+    assert has_clear_order(name, other) is has_clear_order(other, name) is clear
 
 
 def test_practitioners_of_a_place_differ_and_have_a_clear_order(hospital: World) -> None:
@@ -41,6 +41,6 @@ def test_practitioners_of_a_place_differ_and_have_a_clear_order(hospital: World)
             days=1,
             per_day=2,
         )
-        names = [(one.person.given, one.person.family) for one in scene.practitioners]
+        names = [(practitioner.person.given, practitioner.person.family) for practitioner in scene.practitioners]
         assert len({*names}) == len(names)
-        assert all(has_clear_order(one, other) for (_, one), (_, other) in combinations(names, 2))
+        assert all(has_clear_order(name, other) for (_, name), (_, other) in combinations(names, 2))

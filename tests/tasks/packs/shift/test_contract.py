@@ -90,9 +90,9 @@ def solved() -> Callable[[Episode], Solved]:
             right = results(episode, requests)
             alone = [results(episode, [request])[0] for request in requests]
             known[key] = Solved(
-                [frozenset(one.split(" ")[1].split("/")[1] for one in written) for _, written in right],
+                [frozenset(write.split(" ")[1].split("/")[1] for write in written) for _, written in right],
                 sum(len(written) for _, written in right),
-                frozenset(names_of_checks(one != other for one, other in zip(alone, right, strict=True))),
+                frozenset(names_of_checks(result != other for result, other in zip(alone, right, strict=True))),
             )
         episode.start()
         return known[key]
@@ -143,7 +143,7 @@ def test_answers_without_work_are_worth_nothing(hospital: World, kind: str) -> N
     with opened(hospital, f"{kind}-1") as episode:
         requests = params_of(episode).requests
         guesses = [[guess] * len(requests) for guess in (DONE, "0", "7.4", *kind_of(kind).codes)]
-        for answers in [*guesses, [one.outcome for one in requests]]:
+        for answers in [*guesses, [request.outcome for request in requests]]:
             episode.start()
             step = episode.step(finish(answers))
             assert step.reward == 0 and not step.info["success"]
@@ -198,7 +198,7 @@ def test_a_declined_request_needs_its_lookups(hospital: World, kind: str, outcom
     for variation in range(20):
         with opened_where(hospital, f"{kind}-1", is_declined, variation) as episode:
             actions = actions_of(episode)
-            declined = {*names_of_checks(one.outcome == outcome for one in params_of(episode).requests)}
+            declined = {*names_of_checks(request.outcome == outcome for request in params_of(episode).requests)}
             assert not declined & {*failed(replay(episode, actions))}
             without = [action for action in actions if left_out not in action.url]
             assert len(without) < len(actions)
@@ -235,7 +235,7 @@ _QUICK = {next(mistake for mistake in _OF_KIND if mistake[0] == kind) for kind i
 
 @pytest.mark.parametrize(
     ("kind", "resource_type", "mistake"),
-    [one if one in _QUICK or one[0] in ("Q1", "Q4") else slow(*one) for one in _OF_KIND],
+    [case if case in _QUICK or case[0] in ("Q1", "Q4") else slow(*case) for case in _OF_KIND],
 )
 def test_a_wrong_element_fails_the_requests_that_it_touches(
     hospital: World, solved: Callable[[Episode], Solved], kind: str, resource_type: str, mistake: str
@@ -245,7 +245,7 @@ def test_a_wrong_element_fails_the_requests_that_it_touches(
     def with_mistake(action: Action) -> list[Action]:
         nonlocal changed
         wrong = edited(resource_type, edit, action)
-        changed |= [json.loads(one.body or "0") for one in wrong] != [json.loads(action.body or "0")]
+        changed |= [json.loads(wrong_action.body or "0") for wrong_action in wrong] != [json.loads(action.body or "0")]
         return wrong
 
     for episode in variations_that_write(hospital, kind, resource_type, solved):
@@ -255,7 +255,7 @@ def test_a_wrong_element_fails_the_requests_that_it_touches(
         except KeyError:  # the reference solution cannot read its own mistake for a later request
             continue
         touched = whole.checks_that_write(resource_type)
-        wrong = {one for one in failed(step) if one.startswith("request")}
+        wrong = {check for check in failed(step) if check.startswith("request")}
         if changed and touched - whole.dependent <= wrong:
             assert wrong and wrong <= touched | whole.dependent
             assert step.reward < 1 and not step.info["success"]
@@ -360,7 +360,7 @@ def test_changes_that_nobody_asked_for_cost_one_share(hospital: World, kind: str
         step = play(
             episode, lambda action: [Delete(f"/Patient/{other}"), action] if action.kind == "FINISH" else [action]
         )
-        assert "no prohibited tool" in failed(step) and not any(one.startswith("request") for one in failed(step))
+        assert "no prohibited tool" in failed(step) and not any(check.startswith("request") for check in failed(step))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SWEEPS if kind != "S1"])
@@ -424,7 +424,7 @@ def test_other_forms_of_writes_are_right_too(
 def test_a_wrong_record_that_is_deleted_fails_no_request(hospital: World, kind: str) -> None:
     with opened(hospital, f"{kind}-1", 1, max_steps=500) as episode:
         step = play(episode, and_a_mistake_that_is_deleted)
-        assert not any(one.startswith("request") for one in failed(step))
+        assert not any(check.startswith("request") for check in failed(step))
 
 
 @pytest.mark.parametrize("kind", DETAILS)
@@ -489,11 +489,11 @@ def test_the_order_of_the_letters_matters(hospital: World, kind: str, variation:
 def test_an_answer_needs_what_records_say(hospital: World, kind: str) -> None:
     with opened(hospital, f"{kind}-1", 1) as episode:
         requests = params_of(episode).requests
-        values = {*names_of_checks(one.outcome not in kind_of(kind).codes for one in requests)}
+        values = {*names_of_checks(request.outcome not in kind_of(kind).codes for request in requests)}
         assert after_lookups(episode, lambda url: url).reward == 1
         ids_only = after_lookups(episode, lambda url: url if url.startswith("/Patient") else f"{url}&_elements=id")
         patients_only = after_lookups(episode, lambda url: url if url.startswith("/Patient") else "/metadata")
-        by_name = {*names_of_checks(one.outcome in BY_NAME for one in requests)}
+        by_name = {*names_of_checks(request.outcome in BY_NAME for request in requests)}
         assert values and values <= {*failed(ids_only)} and not by_name & {*failed(ids_only)}
         assert values <= {*failed(patients_only)} and not by_name & {*failed(patients_only)}
 
@@ -523,7 +523,7 @@ def test_odd_records_are_judged(hospital: World, kind: str) -> None:
         episode.start()
         odd = cycle(ODD)
         for resource_type, record in first.items():
-            for name in [one for one in record if one not in ("resourceType", "id", "meta")]:
+            for name in [element for element in record if element not in ("resourceType", "id", "meta")]:
                 for _ in range(3):
                     body = {**record, name: next(odd)}
                     if "id" in record:

@@ -35,11 +35,15 @@ def test_records_are_read_as_they_are_written(hospital: World) -> None:
             "MedicationDispense": parse_dispense,
             "Communication": parse_letter,
         }
-        known = {one.id: one for one in (*scene.records, *scene.dispenses, *scene.letters)}
-        resources = [one for one in medication_resources(scene) if one["resourceType"] in parsers]
+        known = {record.id: record for record in (*scene.records, *scene.dispenses, *scene.letters)}
+        resources = [
+            medication_resource
+            for medication_resource in medication_resources(scene)
+            if medication_resource["resourceType"] in parsers
+        ]
         assert len(resources) == len(known)
-        for one in resources:
-            found, expected = parsers[one["resourceType"]](one), known[one["id"]]
+        for resource in resources:
+            found, expected = parsers[resource["resourceType"]](resource), known[resource["id"]]
             assert shown(found) == shown(expected)
 
 
@@ -48,7 +52,9 @@ def shown(record: DrugRecord | Dispense | Letter) -> list[object]:
     if isinstance(record, Dispense):
         return [record.drug, record.status, record.last_day]
     lists = [[record.mention]] if isinstance(record, DrugRecord) else [record.admission, record.discharge]
-    doses = [[(one.drug, daily_dose(one.doses), len(one.doses)) for one in mentions] for mentions in lists]
+    doses = [
+        [(mention.drug, daily_dose(mention.doses), len(mention.doses)) for mention in mentions] for mentions in lists
+    ]
     return [record.status, record.when, *doses]
 
 

@@ -47,19 +47,19 @@ def test_a_value_needs_only_the_results_that_decide(hospital: World, measure: Me
         place = [*map(asks_for_it, requests)].index(True)
         (check,) = names_of_checks(number == place for number, _ in enumerate(requests))
         ask, patient = requests[place].ask, requests[place].patients[0]
-        found = counted(ask, [one for one in params_of(episode).scene.results if one.patient == patient])
-        values = {one.id: TESTS[ask.test].converted(one.code, Decimal(one.value)) for one in found}
+        results = counted(ask, [result for result in params_of(episode).scene.results if result.patient == patient])
+        values = {result.id: TESTS[ask.test].converted(result.code, Decimal(result.value)) for result in results}
         deciding = {
             "mean": [*values],
             "highest": [max(values, key=values.__getitem__)],
-            "change": [found[0].id, found[-1].id],
+            "change": [results[0].id, results[-1].id],
             "above": [id for id, value in values.items() if value > Decimal(ask.limit or "0")],
         }[measure]
         for left_out in (0, 1):
             episode.start()
             episode.step(Get(f"/Patient/{patient}"))
             episode.step(Get(f"/Observation?_id={','.join(['none', *deciding[left_out:]])}&_count=200"))
-            step = episode.step(finish([one.outcome for one in requests]))
+            step = episode.step(finish([request.outcome for request in requests]))
             assert (check in failed(step)) == bool(left_out)
 
 
@@ -70,7 +70,7 @@ def test_no_result_needs_a_search_for_both_codes(hospital: World, read: int) -> 
     declined = 0
     for variation in range(4):
         with opened(hospital, "I2-1", variation) as episode:
-            wrong = names_of_checks(one.outcome == NO_RESULT for one in requests_of(episode))
+            wrong = names_of_checks(request.outcome == NO_RESULT for request in requests_of(episode))
             step = after_lookups(episode, lambda url: "/metadata" if _code(url) in unread else url)
             assert set(wrong) <= set(failed(step))
             declined += len(wrong)

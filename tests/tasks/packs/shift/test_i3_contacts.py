@@ -32,7 +32,7 @@ UNREAD: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("unread", UNREAD)
 def test_a_value_needs_the_encounters_on_which_it_rests(hospital: World, unread: str) -> None:
     with opened(hospital, "I3-1", 2) as episode:
-        values = names_of_checks(one.outcome not in Contacts.codes for one in requests_of(episode))
+        values = names_of_checks(request.outcome not in Contacts.codes for request in requests_of(episode))
         assert after_lookups(episode, lambda url: url).reward == 1
         assert values and set(values) <= set(failed(after_lookups(episode, UNREAD[unread])))
 
@@ -44,7 +44,8 @@ def test_no_contact_needs_a_search_for_every_bed_of_the_room(hospital: World) ->
         with opened(hospital, "I3-1", variation) as episode:
             params = params_of(episode)
             wrong = names_of_checks(
-                one.outcome == NO_CONTACT and not has_only_short_stays(params, one) for one in params.requests
+                request.outcome == NO_CONTACT and not has_only_short_stays(params, request)
+                for request in params.requests
             )
             if wrong:
                 step = after_lookups(episode, lambda url: "/metadata" if url.startswith("/Encounter?location") else url)
@@ -67,7 +68,9 @@ def test_no_contact_needs_only_the_own_stays_if_they_are_too_short(hospital: Wor
         return any(has_only_short_stays(params, request) for request in params.requests)
 
     with opened_where(hospital, "I3-2", with_short_stays) as episode:
-        checks = {*names_of_checks(has_only_short_stays(params_of(episode), one) for one in requests_of(episode))}
+        checks = {
+            *names_of_checks(has_only_short_stays(params_of(episode), request) for request in requests_of(episode))
+        }
         step = after_lookups(episode, lambda url: "/metadata" if url.startswith("/Encounter?location") else url)
         assert not checks & {*failed(step)}
         step = after_lookups(episode, lambda url: "/metadata" if url.startswith("/Encounter") else url)
@@ -78,8 +81,11 @@ def test_records_are_read_as_they_are_written(hospital: World) -> None:
     with opened(hospital, "I3-1") as episode:
         scene = params_of(episode).scene
         resources = ward_resources(scene)
-        assert tuple(parse_visit(one) for one in resources if one["resourceType"] == "Encounter") == scene.visits
-        places = [one for one in resources if one["resourceType"] == "Location"]
+        assert (
+            tuple(parse_visit(resource) for resource in resources if resource["resourceType"] == "Encounter")
+            == scene.visits
+        )
+        places = [resource for resource in resources if resource["resourceType"] == "Location"]
         assert (parse_rooms(places), parse_parents(places)) == (scene.rooms, scene.parents)
 
 

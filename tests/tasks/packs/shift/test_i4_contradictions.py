@@ -35,8 +35,8 @@ def deciding_elements(url: str) -> str:
 def test_an_answer_needs_the_records(hospital: World, unread: str) -> None:
     with opened(hospital, "I4-2", 1) as episode:
         declined = (NO_SUCH_PATIENT, SEVERAL_PATIENTS)
-        answers = {*names_of_checks(one.outcome not in declined for one in requests_of(episode))}
-        assert any(one.outcome == NOTHING_WRONG for one in requests_of(episode))
+        answers = {*names_of_checks(request.outcome not in declined for request in requests_of(episode))}
+        assert any(request.outcome == NOTHING_WRONG for request in requests_of(episode))
         assert after_lookups(episode, lambda url: url).reward == 1
         assert after_lookups(episode, deciding_elements).reward == 1
         found = {*failed(after_lookups(episode, UNREAD[unread]))}
@@ -46,8 +46,8 @@ def test_an_answer_needs_the_records(hospital: World, unread: str) -> None:
 
 def test_records_are_read_as_they_are_written(hospital: World) -> None:
     with opened(hospital, "I4-1") as episode:
-        for one in params_of(episode).scene.records:
-            assert parse_history(history_resource(one)) == one.model_copy(update={"value": 0})
+        for record in params_of(episode).scene.records:
+            assert parse_history(history_resource(record)) == record.model_copy(update={"value": 0})
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ def _shown(monkeypatch: pytest.MonkeyPatch, world: World, key: str, variation: i
     found: list[Any] = []
 
     def recorded(*args: Any, **options: Any) -> Iterator[Any]:
-        for one in counterfactuals_shown(*args, **options):
-            found.append(one)
-            yield one
+        for arg in counterfactuals_shown(*args, **options):
+            found.append(arg)
+            yield arg
 
     monkeypatch.setattr(episode_log, "counterfactuals_shown", recorded)
     with opened(world, key, variation) as episode:
@@ -36,8 +36,8 @@ def _compare(monkeypatch: pytest.MonkeyPatch, world: World, key: str, variation:
     """Compare what is shown with what is shown if every request of the same type is repeated."""
     found = _shown(monkeypatch, world, key, variation)
 
-    def has_type(one: SearchedResource, request: PlainRequest) -> bool:
-        return one._type in request.types
+    def has_type(searched: SearchedResource, request: PlainRequest) -> bool:
+        return searched._type in request.types
 
     monkeypatch.setattr(SearchedResource, "may_be_returned", has_type)
     assert _shown(monkeypatch, world, key, variation) == found

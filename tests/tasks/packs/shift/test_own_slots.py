@@ -59,8 +59,8 @@ class Hiding:
                 self.hidden = [slot.url for slot in slots]
                 self.saw_none = end.value == NO_FREE_TIME and len(slots) < MANY
                 break
-        for one in slots:
-            yield Put(one.url, json.loads(one.body or "") | {"status": "free"})
+        for slot in slots:
+            yield Put(slot.url, json.loads(slot.body or "") | {"status": "free"})
         return NO_FREE_TIME
 
 
@@ -101,7 +101,9 @@ def sees_none(episode: Episode, ask: Any) -> bool:
 def slots_taken(episode: Episode) -> set[str]:
     """Return the URLs of the slots in which the agent has left an appointment."""
     appointments = [change.after for change in episode.session.changes() if change.resource_type == "Appointment"]
-    return {f"/{slot['reference']}" for one in appointments if one for slot in one.get("slot", [])}
+    return {
+        f"/{slot['reference']}" for appointment in appointments if appointment for slot in appointment.get("slot", [])
+    }
 
 
 @pytest.mark.parametrize("key", ["Q1", "Q2", "P1"])
@@ -153,7 +155,7 @@ class _ClosesLate(GoldDesk):
     @override
     def _worklist(self) -> Found:
         tasks = yield from super()._worklist()
-        self._open = [one for one in tasks if one["id"] not in self._unclosed]
+        self._open = [task for task in tasks if task["id"] not in self._unclosed]
         return self._open
 
     @override
@@ -178,9 +180,12 @@ def done(episode: Episode) -> list[DeskRequest]:
     assert not live_failed(episode)
     checks = results(episode).values()
     return [
-        one
-        for one, check in checks
-        if not one.first and not one.message_after and check.actual != "withdrawn" and check.actual["outcome"] == DONE
+        request
+        for request, check in checks
+        if not request.first
+        and not request.message_after
+        and check.actual != "withdrawn"
+        and check.actual["outcome"] == DONE
     ]
 
 
@@ -194,33 +199,33 @@ def test_who_hides_the_slots_in_a_live_shift_fails_the_request(
         if tried > 2:
             break
         with shift_of([key], hospital, monkeypatch, "hiding", variation, minutes=40, events=1, asking=0) as episode:
-            for one in done(episode):
+            for request in done(episode):
                 with pytest.MonkeyPatch.context() as patch:
-                    with_policy(patch, key, one.request.ask, hiding := Hiding())
+                    with_policy(patch, key, request.request.ask, hiding := Hiding())
                     episode.start()
                     live_play(episode)
                 if hiding.hidden and hiding.saw_none:
                     tried += 1
-                    assert is_wrong(episode, one.id)
+                    assert is_wrong(episode, request.id)
     assert tried > 2
 
 
-def look_then_play(episode: Episode, one: DeskRequest, chosen: str, policy: Policy) -> str:
+def look_then_play(episode: Episode, request: DeskRequest, chosen: str, policy: Policy) -> str:
     """Look up what a request needs; if there is no free time, play a live shift, and return the reported outcome.
 
     Args:
         episode: The episode.
-        one: The request.
+        request: The request.
         chosen: See `_ClosesLate`.
         policy: The policy for the request.
     """
     episode.start()
-    if not sees_none(episode, one.request.ask):
+    if not sees_none(episode, request.request.ask):
         return ""
     with pytest.MonkeyPatch.context() as patch:
-        with_policy(patch, "Q2", one.request.ask, policy)
+        with_policy(patch, "Q2", request.request.ask, policy)
         follow(episode, _ClosesLate(live_params(episode), chosen).play(), lambda action: [action])
-    return str(results(episode)[one.id][1].actual["outcome"])
+    return str(results(episode)[request.id][1].actual["outcome"])
 
 
 @pytest.mark.slow
@@ -233,10 +238,10 @@ def test_who_looks_before_it_frees_a_slot_in_a_live_shift_fails(
         if tried > 2:
             break
         with shift_of(["Q2"], hospital, monkeypatch, "chains", variation, load=1.5, events=0, asking=0) as episode:
-            for one in done(episode):
-                chosen = one.id if closes_late else ""
-                if look_then_play(episode, one, chosen, lambda solution: solution) == DONE:
+            for request in done(episode):
+                chosen = request.id if closes_late else ""
+                if look_then_play(episode, request, chosen, lambda solution: solution) == DONE:
                     tried += 1
-                    assert look_then_play(episode, one, chosen, reporting_none) == NO_FREE_TIME
-                    assert is_wrong(episode, one.id)
+                    assert look_then_play(episode, request, chosen, reporting_none) == NO_FREE_TIME
+                    assert is_wrong(episode, request.id)
     assert tried > 2

@@ -51,7 +51,7 @@ VALUES = {
 def test_policies_limit_the_time(
     start: str, minutes: int, appointments: list[tuple[str, str, bool]], suits: bool
 ) -> None:
-    limits = PolicyLimits.of(VALUES, MONDAY, [Attendance(*one) for one in appointments])
+    limits = PolicyLimits.of(VALUES, MONDAY, [Attendance(*appointment) for appointment in appointments])
     assert limits is not None and limits.suits(start, minutes) is suits
 
 
@@ -64,5 +64,5 @@ def test_patients_who_missed_appointments_are_not_booked() -> None:
 
 
 def test_the_points_of_the_policies_are_the_values_that_limit() -> None:
-    assert {one.name for one in BOOKING.rules} == {*VALUES}
-    assert all(VALUES[one.name] in one.values for one in BOOKING.rules)
+    assert {rule.name for rule in BOOKING.rules} == {*VALUES}
+    assert all(VALUES[rule.name] in rule.values for rule in BOOKING.rules)

@@ -28,8 +28,8 @@ def test_all_values_of_the_policies_make_order_sets() -> None:
     for number in range(max(len(rule.values) for rule in ORDER_SETS.rules)):
         values = {rule.name: rule.values[number % len(rule.values)] for rule in ORDER_SETS.rules}
         for name in SETS:
-            found = OrderSet.of(values, name)
-            items = [FORMULARY.named(one) for one in (found.drug, found.substitute, *found.tests)]
-            assert [bool(one.group) for one in items] == [True, True, False, False]
+            order_set = OrderSet.of(values, name)
+            items = [FORMULARY.named(test) for test in (order_set.drug, order_set.substitute, *order_set.tests)]
+            assert [bool(item.group) for item in items] == [True, True, False, False]
             assert items[0].group != items[1].group and items[2] != items[3]
-            assert {*found.not_in_pregnancy} <= {one.group for one in FORMULARY.drugs}
+            assert {*order_set.not_in_pregnancy} <= {drug.group for drug in FORMULARY.drugs}

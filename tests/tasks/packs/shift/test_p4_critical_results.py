@@ -46,7 +46,7 @@ def test_the_score_is_the_share_of_results_right_minus_the_share_of_wrong_tasks(
             if len(posted) > 1:
                 return [action]
             department = scene.department(requests_of(episode)[0].ask.department)
-            other = next(one.id for one in scene.results_of[department.id] if one.id not in due)
+            other = next(result.id for result in scene.results_of[department.id] if result.id not in due)
             return [Post("/Task", {"resourceType": "Task", "focus": {"reference": f"Observation/{other}"}})]
 
         step = play(episode, change)
@@ -59,7 +59,7 @@ def test_the_score_is_the_share_of_results_right_minus_the_share_of_wrong_tasks(
 def test_existing_tasks_stay_as_they_are(hospital: World) -> None:
     def cancelled(params: ShiftParams) -> list[str]:
         scene = params.scene
-        results = {one.id for one in scene.results_of[scene.department(params.requests[0].ask.department).id]}
+        results = {result.id for result in scene.results_of[scene.department(params.requests[0].ask.department).id]}
         focused = [task for task in scene.tasks if target_id(task["focus"]) in results]
         return [task["id"] for task in focused if task["status"] == "cancelled"]
 

@@ -38,7 +38,7 @@ LOANS = Subject(
 
 
 def document(id: str, days: str, *, since: datetime = NOW - timedelta(days=9), **changes: object) -> PolicyDocument:
-    found = PolicyDocument(
+    policy_document = PolicyDocument(
         id=id,
         number=id,
         subject="loans",
@@ -51,7 +51,7 @@ def document(id: str, days: str, *, since: datetime = NOW - timedelta(days=9), *
         values={"days": days},
         text="",
     )
-    return found.model_copy(update=changes)
+    return policy_document.model_copy(update=changes)
 
 
 BASE = document("base", "7", values={"days": "7", "fee": "5"})
@@ -87,7 +87,7 @@ OWN = document("own", "14", department=HERE)
     ],
 )
 def test_the_valid_document_decides(others: Sequence[PolicyDocument], days: str) -> None:
-    documents = {one.id: one for one in (BASE, *others)}
+    documents = {policy_document.id: policy_document for policy_document in (BASE, *others)}
     library = Library(documents=tuple(documents.values()))
     assert library.decisions("loans", HERE.code, NOW)["days"].value == days
     assert library.values("fines", HERE.code, NOW) == {}
@@ -121,30 +121,49 @@ def drawn(world: World, seed: int, total: int = 12, soon: Sequence[datetime] = (
 def test_each_point_has_one_valid_place(hospital: World, total: int) -> None:
     for seed in range(4):
         library = drawn(hospital, seed, total, soon=(NOON,))
-        assert len(library.documents) == total == len({one.id for one in library.documents})
+        assert len(library.documents) == total == len({policy_document.id for policy_document in library.documents})
         for subject in (LOANS, *FILLERS):
-            mine = [one for one in library.documents if one.subject == subject.code]
+            mine = [policy_document for policy_document in library.documents if policy_document.subject == subject.code]
             for moment in (NOW, NOON, NOW + timedelta(days=99)):
-                in_force = [one for one in mine if one.is_in_force(instant(moment)) and not one.amends]
-                replaced = {one.replaces for one in in_force}
-                owners = Counter(one.department_code for one in in_force if one.id not in replaced)
+                in_force = [
+                    policy_document
+                    for policy_document in mine
+                    if policy_document.is_in_force(instant(moment)) and not policy_document.amends
+                ]
+                replaced = {policy_document.replaces for policy_document in in_force}
+                owners = Counter(
+                    policy_document.department_code
+                    for policy_document in in_force
+                    if policy_document.id not in replaced
+                )
                 assert all(count == 1 for count in owners.values())
-                assert not mine or {*library.values(subject.code, "", moment)} == {one.name for one in subject.rules}
-                changes = Counter((one.amends, one.in_force) for one in mine if one.amends)
+                assert not mine or {*library.values(subject.code, "", moment)} == {rule.name for rule in subject.rules}
+                changes = Counter(
+                    (policy_document.amends, policy_document.in_force)
+                    for policy_document in mine
+                    if policy_document.amends
+                )
                 assert all(count == 1 for count in changes.values())
 
 
 def test_policies_come_into_force_at_the_given_moments(hospital: World) -> None:
     libraries = [drawn(hospital, seed, soon=(NOON,)) for seed in range(8)]
     changes = [
-        (one.values("loans", place.code, NOW), one.values("loans", place.code, NOON))
-        for one in libraries
+        (library.values("loans", place.code, NOW), library.values("loans", place.code, NOON))
+        for library in libraries
         for place in SERVICES[:3]
     ]
     assert any(before != after for before, after in changes)
     assert all(library.coming(NOW)[0] == NOON for library in libraries)
-    later = {one.in_force for library in libraries for one in library.documents if one.in_force > instant(NOW)}
-    assert later and not any(instant(NOW) < one < instant(NOW + timedelta(days=1)) for one in later - {instant(NOON)})
+    later = {
+        policy_document.in_force
+        for library in libraries
+        for policy_document in library.documents
+        if policy_document.in_force > instant(NOW)
+    }
+    assert later and not any(
+        instant(NOW) < in_force < instant(NOW + timedelta(days=1)) for in_force in later - {instant(NOON)}
+    )
 
 
 def test_misreadings_find_other_values(hospital: World) -> None:
@@ -155,7 +174,7 @@ def test_misreadings_find_other_values(hospital: World) -> None:
             right = library.values("loans", place.code, NOW)
             for mistake in MISREADINGS:
                 found[mistake] += library.misread(mistake, NOW).values("loans", place.code, NOW) != right
-    assert min(found[one] for one in MISREADINGS) > 15, found
+    assert min(found[misreading] for misreading in MISREADINGS) > 15, found
 
 
 def test_an_agent_reads_the_same_values_from_the_server(hospital: World) -> None:
@@ -163,7 +182,7 @@ def test_an_agent_reads_the_same_values_from_the_server(hospital: World) -> None
     resources = policy_resources(library, (LOANS,))
     reading = read_library((LOANS,))
     assert "category=http%3A%2F%2Fexample.org%2Fpolicy-subjects%7Cloans" in next(reading).url
-    entries: list[Json] = [{"resource": one} for one in resources]
+    entries: list[Json] = [{"resource": resource} for resource in resources]
     with pytest.raises(StopIteration) as stopped:
         reading.send({"resourceType": "Bundle", "type": "searchset", "entry": entries})
     assert stopped.value.value == library
@@ -175,20 +194,23 @@ def test_an_agent_reads_the_same_values_from_the_server(hospital: World) -> None
 def test_texts_contain_their_values_and_differ(hospital: World) -> None:
     library = drawn(hospital, 6, 12)
     assert library == drawn(hospital, 6, 12) != drawn(hospital, 7, 12)
-    assert len({one.text for one in library.documents}) == 12
-    for one, resource in zip(library.documents, policy_resources(library, (LOANS,)), strict=True):
-        assert "\n".join(each.text or "" for each in ElementTree.fromstring(resource["text"]["div"])) == one.text
+    assert len({policy_document.text for policy_document in library.documents}) == 12
+    for policy_document, resource in zip(library.documents, policy_resources(library, (LOANS,)), strict=True):
+        assert (
+            "\n".join(each.text or "" for each in ElementTree.fromstring(resource["text"]["div"]))
+            == policy_document.text
+        )
         assert "data" not in resource["content"][0]["attachment"]
-        found = {rule.name: value for rule in LOANS.rules if (value := rule.find(one.text)) is not None}
-        assert found == one.values
-        assert one.number in one.text and 250 < len(one.text) < 3_000
+        found = {rule.name: value for rule in LOANS.rules if (value := rule.find(policy_document.text)) is not None}
+        assert found == policy_document.values
+        assert policy_document.number in policy_document.text and 250 < len(policy_document.text) < 3_000
 
 
 def test_a_value_that_begins_like_another_is_found() -> None:
     days = LOANS.rules[0]
-    assert [days.find(days.with_value(one)) for one in days.values] == [*days.values]
+    assert [days.find(days.with_value(value)) for value in days.values] == [*days.values]
     assert days.find("A book is lent for 9 days.") is None
-    assert [LOANS.rules[2].find(one) for one in ("1. Please be quiet.", "Shout.")] == ["", None]
+    assert [LOANS.rules[2].find(sentence) for sentence in ("1. Please be quiet.", "Shout.")] == ["", None]
 
 
 def test_prompts_name_the_subjects() -> None:
@@ -196,9 +218,9 @@ def test_prompts_name_the_subjects() -> None:
 
 
 def test_points_and_subjects_have_names_of_their_own() -> None:
-    assert len({one.code for one in FILLERS}) == len(FILLERS) == len({one.title for one in FILLERS})
-    for one in FILLERS:
-        sentences = [rule.with_value(rule.values[0]) for rule in one.rules]
-        assert [[rule.name for rule in one.rules if rule.find(text) is not None] for text in sentences] == [
-            [rule.name] for rule in one.rules
+    assert len({filler.code for filler in FILLERS}) == len(FILLERS) == len({filler.title for filler in FILLERS})
+    for filler in FILLERS:
+        sentences = [rule.with_value(rule.values[0]) for rule in filler.rules]
+        assert [[rule.name for rule in filler.rules if rule.find(text) is not None] for text in sentences] == [
+            [rule.name] for rule in filler.rules
         ]

@@ -9,9 +9,9 @@ from tests.tasks.packs.shift.playing import ENV
 
 
 def test_levels_select_tasks(hospital: World) -> None:
-    assert {one.level for one in tasks.task_set(ENV).values()} == {1, 2, 3, 4}
+    assert {task.level for task in tasks.task_set(ENV).values()} == {1, 2, 3, 4}
     with Episode(ENV, task="Q1-2", world=hospital, level=2) as episode:
-        assert {one.level for one in episode.config.task_set().values()} == {2}
+        assert {task.level for task in episode.config.task_set().values()} == {2}
     with pytest.raises(Exception, match="levels 1, 2, 3, 4, not level 5"):
         Episode(ENV, task="Q1-1", world=hospital, level=5)
     with pytest.raises(Exception, match="Appointment-v0 has no levels"):
@@ -25,10 +25,10 @@ def test_counterfactual_slots_suit_the_patient(hospital: World) -> None:
         assert isinstance(task, StaticShift)
         params = task.variation(variation, hospital).params
         assert isinstance(params, ShiftParams)
-        for one in params.requests:
-            slots = task.requests.counterfactuals(one, params.scene)
-            if len(one.patients) == 1:
-                wanted = [doctor for doctor in params.scene.practitioners if one.ask.wants(doctor)]
-                assert len(slots) == len(wanted), one.ask
+        for request in params.requests:
+            slots = task.requests.counterfactuals(request, params.scene)
+            if len(request.patients) == 1:
+                wanted = [doctor for doctor in params.scene.practitioners if request.ask.wants(doctor)]
+                assert len(slots) == len(wanted), request.ask
                 found += len(slots)
     assert found

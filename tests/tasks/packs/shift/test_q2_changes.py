@@ -22,8 +22,8 @@ from tests.tasks.packs.shift.playing import edited, failed, names_of_checks, ope
 def test_any_number_of_requests_may_find_no_free_time(hospital: World) -> None:
     kind, rng = Changes(), random.Random(0)
     scenes = (kind.draw_scene(rng, hospital, IdAllocator(rng, hospital), ShiftSize(1, 4)) for _ in range(50))
-    chosen = next(filter(None, (kind.choose(rng, hospital, one, (NO_FREE_TIME,) * 4) for one in scenes)))
-    assert {one.ask.change for one in chosen} == {"move"}
+    chosen = next(filter(None, (kind.choose(rng, hospital, scene, (NO_FREE_TIME,) * 4) for scene in scenes)))
+    assert {request.ask.change for request in chosen} == {"move"}
 
 
 def without_slot(appointment: Resource) -> None:
@@ -37,7 +37,7 @@ def test_a_cancelled_appointment_may_lose_its_slot(hospital: World) -> None:
     for variation in range(4):
         with opened(hospital, "Q2-1", variation) as episode:
             requests: tuple[ChangeRequest, ...] = params_of(episode).requests
-            cancelled += sum(one.outcome == DONE and one.ask.change == "cancel" for one in requests)
+            cancelled += sum(request.outcome == DONE and request.ask.change == "cancel" for request in requests)
             assert play(episode, partial(edited, "Appointment", without_slot)).reward == 1
     assert cancelled
 
@@ -61,12 +61,14 @@ def test_two_appointments_in_one_slot_fail_the_later_request(hospital: World) ->
         with opened(hospital, "Q2-1", variation) as episode:
             writes: list[Action] = []
             step = play_and_write_at_the_end(episode, writes)
-            written = [json.loads(one.body or "") for one in writes if one.url.startswith("/Appointment/")]
+            written = [json.loads(write.body or "") for write in writes if write.url.startswith("/Appointment/")]
             moved = [body for body in written if body["status"] in ("booked", "pending")]
             slots = {body["id"]: body["slot"][0]["reference"] for body in moved}
             if len({*slots.values()}) < len(slots):
                 (later,) = (id for number, (id, slot) in enumerate(slots.items()) if slot in [*slots.values()][:number])
-                assert failed(step) == names_of_checks(one.visit == later for one in params_of(episode).requests)
+                assert failed(step) == names_of_checks(
+                    request.visit == later for request in params_of(episode).requests
+                )
                 return
     pytest.fail("no two appointments were moved to one slot")
 

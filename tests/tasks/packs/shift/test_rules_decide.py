@@ -60,4 +60,4 @@ def test_some_request_depends_on_an_earlier_one(hospital: World, kind: str, leve
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_name_alone_settles_at_most_one_request(hospital: World, count: int, kind: str, level: int) -> None:
     for episode in episodes(hospital, f"{kind}-{level}", count):
-        assert sum(one.outcome in BY_NAME for one in params_of(episode).requests) <= 1
+        assert sum(request.outcome in BY_NAME for request in params_of(episode).requests) <= 1

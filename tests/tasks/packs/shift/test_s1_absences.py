@@ -69,7 +69,9 @@ def test_the_score_is_the_share_of_records_right_minus_the_share_harmed(hospital
 def test_changes_of_other_records_of_the_practitioner_are_harm(hospital: World) -> None:
     with one_absence(hospital) as episode:
         (request,), scene = requests_of(episode), params_of(episode).scene
-        ended = next(one for one in scene.visits if one.slot.schedule == request.schedule and one.status == "cancelled")
+        ended = next(
+            visit for visit in scene.visits if visit.slot.schedule == request.schedule and visit.status == "cancelled"
+        )
         url = f"/Appointment/{ended.id}"
 
         def also(action: Action) -> list[Action]:

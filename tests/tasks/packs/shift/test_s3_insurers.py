@@ -31,6 +31,6 @@ def test_a_task_too_many_costs_a_share(hospital: World) -> None:
     with opened(hospital, "S3-1", ALL_TYPES) as episode:
         ending = ending_of(episode, 0)
         count = len(ending.changes) + len(ending.tasks)
-        step = play(episode, lambda one: [one, one] if one.kind == "POST" else [one])
+        step = play(episode, lambda action: [action, action] if action.kind == "POST" else [action])
         assert failed(step) == ["request A"]
         assert step.reward == pytest.approx(1 - len(ending.tasks) / count)

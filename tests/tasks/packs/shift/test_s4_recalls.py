@@ -43,7 +43,7 @@ class FirstWrite:
     [
         (lambda action: [Get("/metadata")], 1),
         (lambda action: [action, action], 2),
-        (partial(on_each, lambda one: one.update(status="draft")), 2),
+        (partial(on_each, lambda resource: resource.update(status="draft")), 2),
     ],
 )
 def test_a_sweep_is_scored_by_record(hospital: World, change: Callable[[Action], list[Action]], cost: int) -> None:
@@ -58,16 +58,16 @@ def test_a_recall_of_somebody_else_is_a_harm(hospital: World) -> None:
     with one_sweep(hospital) as episode:
         place = f"Organization/{params_of(episode).scene.place}"
         people = params_of(episode).scene.patients
-        other = next(one["id"] for one in people if one["managingOrganization"]["reference"] != place)
+        other = next(person["id"] for person in people if person["managingOrganization"]["reference"] != place)
         subject = {"reference": f"Patient/{other}"}
-        first = FirstWrite(partial(on_each, lambda one: one.update(subject=subject)))
+        first = FirstWrite(partial(on_each, lambda resource: resource.update(subject=subject)))
         step = play(episode, first)
         assert failed(step) == ["request A"] and step.reward == pytest.approx(1 - 2 / first.sent)
 
 
 def test_a_change_of_an_existing_record_is_seen(hospital: World) -> None:
     with one_sweep(hospital) as episode:
-        condition = next(one for one in params_of(episode).scene.records if one["resourceType"] == "Condition")
+        condition = next(record for record in params_of(episode).scene.records if record["resourceType"] == "Condition")
         episode.step(Put(f"/Condition/{condition['id']}", {**condition, "recordedDate": "2020-01-01"}))
         assert "nothing else changed" in failed(play(episode))
 

@@ -29,7 +29,7 @@ def test_the_score_is_the_share_of_records_right_minus_the_share_harmed(
     judged = judge_sweep(records, outcome="done", answer=answer)
     assert judged.points == points
     assert judged.right is (points == 1)
-    assert judged.harmed is any(one.harmed for one in records)
+    assert judged.harmed is any(record.harmed for record in records)
 
 
 def test_target_of_a_reference() -> None:
@@ -37,4 +37,4 @@ def test_target_of_a_reference() -> None:
     assert target_of({"reference": "Patient/1", "display": "Ana"}) == "Patient/1"
     assert target_of({"reference": f"{base}/Patient/1"}, base) == "Patient/1"
     odd: list[Json] = [None, "Patient/1", {}, {"reference": 3}, {"reference": "#p"}, {"reference": f"{base}/Patient/1"}]
-    assert [target_of(one) for one in odd] == [""] * len(odd)
+    assert [target_of(reference) for reference in odd] == [""] * len(odd)

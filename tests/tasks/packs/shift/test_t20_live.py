@@ -46,7 +46,7 @@ def register_half_hours() -> None:
         "unclear": {"events": 0, "asking": 4},
         "crowded": {"events": 12, "asking": 0, "load": 2},
     }
-    shifts = (LiveLevel3().with_dials(key, {"minutes": 30, "policies": 20, **one}) for key, one in dials.items())
+    shifts = (LiveLevel3().with_dials(key, {"minutes": 30, "policies": 20, **dial}) for key, dial in dials.items())
     register(SMALL, *shifts, world=WORLD)
 
 
@@ -89,7 +89,7 @@ def test_an_idle_agent_gets_nothing(hospital: World) -> None:
     with half_hour(hospital, "plain") as episode:
         step = episode.step("FINISH([])")
         assert step.reward == 0 and not step.info["success"]
-        assert failed(episode) == {one.id for one in params_of(episode).requests}
+        assert failed(episode) == {request.id for request in params_of(episode).requests}
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_the_same_actions_get_the_same_bytes(hospital: World) -> None:
 def test_time_passes_with_each_action(hospital: World) -> None:
     with half_hour(hospital, "plain") as episode:
         now = parse_instant(params_of(episode).now)
-        ids = [one.id for one in params_of(episode).requests if one.arrives <= params_of(episode).now]
+        ids = [request.id for request in params_of(episode).requests if request.arrives <= params_of(episode).now]
         task = read_all(episode, f"/Task?_id={ids[0]}")[0]
         bundle = {"resourceType": "Bundle", "type": "batch", "entry": []}
-        reads = [{"request": {"method": "GET", "url": f"Task/{one}"}} for one in (ids[0], ids[0], ids[0])]
+        reads = [{"request": {"method": "GET", "url": f"Task/{id}"}} for id in (ids[0], ids[0], ids[0])]
         outdated = {"method": "PUT", "url": f"Task/{task['id']}", "ifMatch": 'W/"7"'}
         refused = {"request": outdated, "resource": task}
         actions: list[tuple[Any, int]] = [
@@ -156,23 +156,25 @@ def test_without_open_tasks_the_worklist_waits_for_the_next_one(hospital: World)
         for task in worklist(episode):
             episode.step(Put(f"/Task/{task['id']}", {**task, "status": "on-hold"}))
         now = now_of(episode)
-        coming = min(parse_instant(one.arrives) for one in params.requests if parse_instant(one.arrives) > now)
-        open_now = {one.id for one in params.requests if instant(now) >= one.arrives > params.now}
+        coming = min(
+            parse_instant(request.arrives) for request in params.requests if parse_instant(request.arrives) > now
+        )
+        open_now = {request.id for request in params.requests if instant(now) >= request.arrives > params.now}
         found = worklist(episode)
         if not open_now:
-            assert {parse_instant(one["authoredOn"]) for one in found} == {coming}
+            assert {parse_instant(resource["authoredOn"]) for resource in found} == {coming}
             assert now_of(episode) == coming + timedelta(seconds=20)
         else:
-            assert {one["id"] for one in found} == open_now
+            assert {resource["id"] for resource in found} == open_now
 
 
 def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
     with half_hour(hospital, "eventful") as episode:
-        booking = next(one for one in params_of(episode).bookings if len(one.choices) > 1)
+        booking = next(booking for booking in params_of(episode).bookings if len(booking.choices) > 1)
         (first, _), (second, _) = booking.choices[:2]
         slot = read_all(episode, f"/Slot?_id={first.id}")[0]
         episode.step(Put(f"/Slot/{first.id}", {**slot, "status": "busy"}))
-        others = {one.choices[0][0].id for one in params_of(episode).bookings}
+        others = {colleague_booking.choices[0][0].id for colleague_booking in params_of(episode).bookings}
         assert first.id in others
         while parse_instant(booking.at) > now_of(episode):
             episode.step("nonsense")
@@ -180,10 +182,14 @@ def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
 
 
 def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:
-    with half_hour(hospital, "eventful", first_with(hospital, "eventful", lambda one: bool(one.withdrawn))) as episode:
+    with half_hour(
+        hospital, "eventful", first_with(hospital, "eventful", lambda request: bool(request.withdrawn))
+    ) as episode:
         play(episode)
         assert {"colleague booked", "request"} <= {*events(episode)}
-        gone = [one for one in params_of(episode).requests if results(episode)[one.id][1].actual == "withdrawn"]
+        gone = [
+            request for request in params_of(episode).requests if results(episode)[request.id][1].actual == "withdrawn"
+        ]
         assert len(gone) == events(episode).count("withdrawn") and not failed(episode)
 
 
@@ -203,16 +209,18 @@ class _Guesser(GoldDesk):
 
     @override
     def _answer_about(self, task: Resource) -> Generator[Action, Json, str]:
-        one = next(one for one in self._p.requests if one.id == task["id"])
+        request = next(request for request in self._p.requests if request.id == task["id"])
         yield Get(f"/Task/{task['id']}")
-        if one.asks == IS_AGREED:
-            return "Yes." if one.agreed else "No."
-        return f"born {one.request.ask.patient.birth_date}." if one.asks == WHICH_PATIENT else ""
+        if request.asks == IS_AGREED:
+            return "Yes." if request.agreed else "No."
+        return f"born {request.request.ask.patient.birth_date}." if request.asks == WHICH_PATIENT else ""
 
 
 @pytest.mark.parametrize("code", [WHICH_PATIENT, IS_AGREED])
 def test_who_never_asks_fails_these_requests_alone(hospital: World, code: str) -> None:
-    with half_hour(hospital, "unclear", first_with(hospital, "unclear", lambda one: one.asks == code)) as episode:
+    with half_hour(
+        hospital, "unclear", first_with(hospital, "unclear", lambda request: request.asks == code)
+    ) as episode:
         params = params_of(episode)
         solution = _Guesser(params, live_kinds()).play()
         action = next(solution)
@@ -220,7 +228,7 @@ def test_who_never_asks_fails_these_requests_alone(hospital: World, code: str) -
             action = solution.send(answer_of(step))
         wrong = {id for id, (_, check) in results(episode).items() if "problem" in str(check.actual)}
         late = {id for id, (_, check) in results(episode).items() if "late" in str(check.actual)}
-        assert wrong == {one.id for one in params.requests if one.asks} and failed(episode) <= wrong | late
+        assert wrong == {request.id for request in params.requests if request.asks} and failed(episode) <= wrong | late
 
 
 def test_needless_questions_only_cost_time(hospital: World) -> None:
@@ -250,7 +258,7 @@ def test_a_task_that_is_put_on_hold_after_the_answer_does_not_stay_there(hospita
         while "answer" not in events(episode):
             episode.step(Get("/Patient?_count=1"))
         episode.step(Put(f"/Task/{task['id']}", task | {"status": "on-hold"}))
-        assert task["id"] in {one["id"] for one in worklist(episode) if one["status"] == "in-progress"}
+        assert task["id"] in {resource["id"] for resource in worklist(episode) if resource["status"] == "in-progress"}
 
 
 def test_a_late_request_counts_half(hospital: World) -> None:
@@ -270,7 +278,7 @@ def test_a_late_request_counts_half(hospital: World) -> None:
 
         step = play(episode, too_late, rank=lambda task: (task["id"] == last.id, task["restriction"]["period"]["end"]))
         weights = {"routine": 1, "urgent": 2, "stat": 3}
-        total = sum(weights[one.priority] for one in params_of(episode).requests)
+        total = sum(weights[request.priority] for request in params_of(episode).requests)
         assert failed(episode) == {last.id}
         assert step.reward == pytest.approx(1 - weights[last.priority] / 2 / total)
 
@@ -287,7 +295,7 @@ def test_the_order_of_independent_requests_does_not_matter(hospital: World) -> N
             episode.start()
             play(episode, rank=partial(_random, rng))
             wrong = [check.actual for _, check in results(episode).values() if not check.passed]
-            assert all("late" in str(one) and "judged" not in str(one) for one in wrong), wrong
+            assert all("late" in str(actual) and "judged" not in str(actual) for actual in wrong), wrong
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def _swap_urgency(order: Resource) -> None:
 
 
 def _first_participants(count: int) -> Edit:
-    return lambda one: one.update(participant=one["participant"][:count])
+    return lambda resource: resource.update(participant=resource["participant"][:count])
 
 
 _DEPARTMENTS = "General practice, Cardiology, Dermatology, Endocrinology, Neurology, Obstetrics and gynecology"
@@ -102,14 +102,16 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
             ("MedicationRequest", "grams"): dose_with(unit="g"),
             ("MedicationRequest", "less than the dose"): dose_with(comparator="<"),
             ("MedicationRequest", "another dose"): dose_with(value=7.5),
-            ("MedicationRequest", "another drug in words"): lambda one: one["medicationCodeableConcept"].update(
-                text="Paclitaxel"
-            ),
+            ("MedicationRequest", "another drug in words"): lambda resource: resource[
+                "medicationCodeableConcept"
+            ].update(text="Paclitaxel"),
             ("MedicationRequest", "no dose"): without("dosageInstruction"),
-            ("MedicationRequest", "a timing"): lambda one: one["dosageInstruction"][0].update(
+            ("MedicationRequest", "a timing"): lambda resource: resource["dosageInstruction"][0].update(
                 timing={"code": {"text": "twice a day"}}
             ),
-            ("MedicationRequest", "two doses"): lambda one: one["dosageInstruction"].extend(one["dosageInstruction"]),
+            ("MedicationRequest", "two doses"): lambda resource: resource["dosageInstruction"].extend(
+                resource["dosageInstruction"]
+            ),
             ("MedicationRequest", "another system"): _in_another_system("medicationCodeableConcept"),
             ("ServiceRequest", "a plan"): with_elements(intent="plan"),
             ("ServiceRequest", "not dated"): without("authoredOn"),
@@ -127,20 +129,24 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
         },
         "P3": {
             ("Communication", "in progress"): with_elements(status="in-progress"),
-            ("Communication", "another department"): lambda one: one["category"][0]["coding"][0].update(
+            ("Communication", "another department"): lambda resource: resource["category"][0]["coding"][0].update(
                 code="394592004"
             ),
-            ("Communication", "other departments in words"): lambda one: one["category"][0].update(text=_DEPARTMENTS),
+            ("Communication", "other departments in words"): lambda resource: resource["category"][0].update(
+                text=_DEPARTMENTS
+            ),
             ("Communication", "no department"): without("category"),
             ("Communication", "another system"): _in_another_system("category"),
-            ("Communication", "another purpose"): lambda one: one["reasonCode"][0]["coding"][0].update(code="HMARKT"),
+            ("Communication", "another purpose"): lambda resource: resource["reasonCode"][0]["coding"][0].update(
+                code="HMARKT"
+            ),
             ("Communication", "two purposes"): _with_another("reasonCode", _OTHER_CODE),
             ("Communication", "sent last year"): with_elements(sent="2022-01-01"),
             ("Communication", "not sent"): without("sent"),
             ("Communication", "two recipients"): _with_another("recipient", _OTHER_SITE),
             ("Communication", "another recipient"): with_elements(recipient=[_OTHER_SITE]),
             ("Communication", "a document too many"): _with_another("payload", _OTHER_DOCUMENT),
-            ("Communication", "a document left out"): lambda one: one["payload"].pop(),
+            ("Communication", "a document left out"): lambda resource: resource["payload"].pop(),
             ("Communication", "a message"): _with_another("payload", {"contentString": "Best wishes"}),
             ("Communication", "no documents"): without("payload"),
         },
@@ -153,7 +159,7 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
             ("Task", "no owner"): without("owner"),
             ("Task", "no focus"): without("focus"),
             ("Task", "another day"): with_elements(restriction={"period": {"end": "2030-01-01T00:00:00Z"}}),
-            ("Task", "a start"): lambda one: one["restriction"]["period"].update(start="2023-01-01"),
+            ("Task", "a start"): lambda resource: resource["restriction"]["period"].update(start="2023-01-01"),
             ("Task", "another encounter"): with_elements(encounter={"reference": "Encounter/other"}),
             ("Task", "done already"): with_elements(executionPeriod={"end": "2023-11-13"}),
         },
@@ -169,12 +175,16 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
         "S2": {
             ("Patient", "still in use"): with_elements(active=True),
             ("Patient", "no links"): with_elements(link=[]),
-            ("Patient", "see also"): lambda one: [link.update(type="seealso") for link in one["link"]],
-            ("Patient", "a second link"): lambda one: one["link"].append({**one["link"][-1], "type": "refer"}),
+            ("Patient", "see also"): lambda resource: [link.update(type="seealso") for link in resource["link"]],
+            ("Patient", "a second link"): lambda resource: resource["link"].append(
+                {**resource["link"][-1], "type": "refer"}
+            ),
             ("Patient", "deceased"): with_elements(deceasedBoolean=True),
             ("Patient", "another card"): _with_another("identifier", {"system": CARD, "value": "A1"}),
             ("Appointment", "cancelled"): with_elements(status="cancelled"),
-            ("Appointment", "nobody takes part"): lambda one: one.update(participant=one["participant"][-1:]),
+            ("Appointment", "nobody takes part"): lambda resource: resource.update(
+                participant=resource["participant"][-1:]
+            ),
             ("Condition", "resolved"): without("clinicalStatus"),
             ("ServiceRequest", "for nobody"): with_elements(subject={"display": "kept"}),
             ("Coverage", "cancelled"): with_elements(status="cancelled"),
@@ -182,7 +192,7 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
         },
         "S3": {
             ("OrganizationAffiliation", "inactive"): with_elements(active=False),
-            ("OrganizationAffiliation", "without end"): lambda one: one["period"].pop("end"),
+            ("OrganizationAffiliation", "without end"): lambda resource: resource["period"].pop("end"),
             ("Coverage", "another last day"): period_with(end="2040-01-01"),
             ("Coverage", "in error"): with_elements(status="entered-in-error"),
             ("Coverage", "no payor"): without("payor"),
@@ -206,14 +216,14 @@ WRONG_WRITES: Mapping[str, Mapping[tuple[str, str], Edit]] = MappingProxyType(
             ("ServiceRequest", "dated last year"): with_elements(authoredOn="2022-01-01"),
             ("ServiceRequest", "not dated"): without("authoredOn"),
             ("ServiceRequest", "no reason"): without("reasonCode"),
-            ("ServiceRequest", "another reason"): lambda one: one["reasonCode"][0]["coding"][0].update(
+            ("ServiceRequest", "another reason"): lambda resource: resource["reasonCode"][0]["coding"][0].update(
                 code="195967001"
             ),
             ("ServiceRequest", "a reason in words"): with_elements(reasonCode=[{"text": "recall"}]),
             ("ServiceRequest", "two reasons"): _with_another("reasonCode", _OTHER_CODE),
             ("ServiceRequest", "another system"): _in_another_system("code"),
             ("ServiceRequest", "another code too"): _with_another_code,
-            ("ServiceRequest", "other tests in words"): lambda one: one["code"].update(
+            ("ServiceRequest", "other tests in words"): lambda resource: resource["code"].update(
                 text="glucose, HbA1c, creatinine, cholesterol, triglycerides"
             ),
             ("ServiceRequest", "not to be done"): with_elements(doNotPerform=True),

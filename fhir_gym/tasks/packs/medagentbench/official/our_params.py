@@ -82,10 +82,10 @@ def _mrn(case: OfficialCase) -> str:
 def _person(case: OfficialCase, records: OfficialRecords) -> Params:
     name, born = _matched(case, _PERSON).groups()
     given, _, family = name.partition(" ")
-    wanted = str(case.sol[0]) if case.sol else _NOT_FOUND
+    mrn = str(case.sol[0]) if case.sol else _NOT_FOUND
     nowhere = {"phone": "0", "line": "0", "city": "0", "state": "0"}
     person = Person(id="phantom", given=given, family=family, gender="unknown", birth_date=born, **nowhere)
-    return FindPatientParams(person=person, mrn=None if wanted == _NOT_FOUND else wanted)
+    return FindPatientParams(person=person, mrn=None if mrn == _NOT_FOUND else mrn)
 
 
 def _age(case: OfficialCase, records: OfficialRecords) -> Params:
@@ -106,29 +106,29 @@ def _referral(case: OfficialCase, records: OfficialRecords) -> Params:
 def _latest(code: str, *, window: bool, **more: Any) -> Callable[[OfficialCase, OfficialRecords], Params]:
     def read(case: OfficialCase, records: OfficialRecords) -> Params:
         last = latest(_readings(case, records, code, window=window))
-        found = {"level": last.value, "taken": last.text, "deciding": (last.id,)} if last else {"level": None}
+        newest = {"level": last.value, "taken": last.text, "deciding": (last.id,)} if last else {"level": None}
         return LabParams(
-            now=NOW_TEXT, mrn=_mrn(case), counterfactual=None if last else _counterfactual(case, code), **found, **more
+            now=NOW_TEXT, mrn=_mrn(case), counterfactual=None if last else _counterfactual(case, code), **newest, **more
         )
 
     return read
 
 
 def _average(case: OfficialCase, records: OfficialRecords) -> Params:
-    found = _readings(case, records, "GLU", window=True)
+    readings = _readings(case, records, "GLU", window=True)
     return LabParams(
         now=NOW_TEXT,
         mrn=_mrn(case),
-        deciding=tuple(reading.id for reading in found),
-        level=sum(reading.value for reading in found) / len(found) if found else None,
+        deciding=tuple(reading.id for reading in readings),
+        level=sum(reading.value for reading in readings) / len(readings) if readings else None,
         tolerance=_CLOSE,
-        counterfactual=None if found else _counterfactual(case, "GLU"),
+        counterfactual=None if readings else _counterfactual(case, "GLU"),
     )
 
 
 def _readings(case: OfficialCase, records: OfficialRecords, code: str, *, window: bool) -> list[LabReading]:
-    found = records.readings(case.eval_MRN, code)
-    return [one for one in found if one.taken >= DAY_AGO] if window else found
+    readings = records.readings(case.eval_MRN, code)
+    return [reading for reading in readings if reading.taken >= DAY_AGO] if window else readings
 
 
 def _counterfactual(case: OfficialCase, code: str) -> Result:

@@ -43,14 +43,14 @@ def _url(resource_type: str) -> str:
 def _find(case: OfficialCase) -> Gold:
     match = _PERSON.search(case.instruction)
     given, family, born = match.groups() if match else ("", "", "")
-    found = yield Get(_url("Patient"), {"given": given, "family": family, "birthdate": born})
-    numbers = [one["identifier"][0]["value"] for one in entries(found)]
+    bundle = yield Get(_url("Patient"), {"given": given, "family": family, "birthdate": born})
+    numbers = [entry["identifier"][0]["value"] for entry in entries(bundle)]
     yield Finish(numbers[:1] or ["Patient not found"])
 
 
 def _age(case: OfficialCase) -> Gold:
-    found = yield Get(_url("Patient"), {"identifier": case.eval_MRN})
-    born = next(entries(found))["birthDate"]
+    bundle = yield Get(_url("Patient"), {"identifier": case.eval_MRN})
+    born = next(entries(bundle))["birthDate"]
     yield Finish([age_on(TODAY, datetime.fromisoformat(born).date())])
 
 
@@ -77,9 +77,9 @@ def _referral(case: OfficialCase) -> Gold:
     yield Finish()
 
 
-def _readings(found: Json, *, window: bool) -> list[LabReading]:
-    every = [reading(one) for one in entries(found)]
-    return [one for one in every if one.taken >= DAY_AGO] if window else every
+def _readings(bundle: Json, *, window: bool) -> list[LabReading]:
+    every = [reading(entry) for entry in entries(bundle)]
+    return [lab_reading for lab_reading in every if lab_reading.taken >= DAY_AGO] if window else every
 
 
 def _value(code: str, *, window: bool) -> Callable[[OfficialCase], Gold]:
@@ -95,7 +95,7 @@ def _look(case: OfficialCase, code: str) -> Json:
 
 
 def _average(case: OfficialCase) -> Gold:
-    values = [one.value for one in _readings((yield _look(case, "GLU")), window=True)]
+    values = [lab_reading.value for lab_reading in _readings((yield _look(case, "GLU")), window=True)]
     yield Finish([sum(values) / len(values) if values else -1])
 
 
@@ -103,16 +103,16 @@ def _magnesium(case: OfficialCase) -> Gold:
     last = latest(_readings((yield _look(case, "MG")), window=True))
     if last and last.value <= 1.9:
         amount = magnesium_dose(last.value)
-        given = {"doseQuantity": {"value": amount, "unit": "g"}, "rateQuantity": {"value": amount, "unit": "h"}}
-        yield Post(_url("MedicationRequest"), _medication(case, "0338-1715-40", "IV", given))
+        dose_and_rate = {"doseQuantity": {"value": amount, "unit": "g"}, "rateQuantity": {"value": amount, "unit": "h"}}
+        yield Post(_url("MedicationRequest"), _medication(case, "0338-1715-40", "IV", dose_and_rate))
     yield Finish([last.value if last else -1])
 
 
 def _potassium(case: OfficialCase) -> Gold:
     last = latest(_readings((yield _look(case, "K")), window=False))
     if last and last.value < 3.5:
-        given = {"doseQuantity": {"value": round(potassium_dose(last.value), 1), "unit": "mEq"}}
-        yield Post(_url("MedicationRequest"), _medication(case, "40032-917-01", "oral", given))
+        dose_and_rate = {"doseQuantity": {"value": round(potassium_dose(last.value), 1), "unit": "mEq"}}
+        yield Post(_url("MedicationRequest"), _medication(case, "40032-917-01", "oral", dose_and_rate))
         order = _service(case, LOINC, "2823-3")
         yield Post(_url("ServiceRequest"), {**order, "occurrenceDateTime": _NEXT_MORNING})
     yield Finish([last.value if last else -1])
@@ -125,9 +125,9 @@ def _hemoglobin(case: OfficialCase) -> Gold:
     yield Finish([last.value, last.text] if last else [-1])
 
 
-def _medication(case: OfficialCase, code: str, route: str, given: Resource) -> Resource:
+def _medication(case: OfficialCase, code: str, route: str, dose_and_rate: Resource) -> Resource:
     order = medication_order(str(case.eval_MRN), NOW_TEXT, code, route, {}, None)
-    return {**order, "dosageInstruction": [{"route": route, "doseAndRate": [given]}]}
+    return {**order, "dosageInstruction": [{"route": route, "doseAndRate": [dose_and_rate]}]}
 
 
 def _service(case: OfficialCase, system: str, code: str) -> Resource:

@@ -29,7 +29,7 @@ class SubmittedEndState(FinishedEpisode):
         """Return the new resources of a type, including the elements that the agent sent but the server dropped."""
         sent = dict(_sent(self.requests))
         new = FinishedEpisode.created(self, resource_type)
-        return [_joined(one, sent.get((resource_type, one["id"]))) for one in new]
+        return [_joined(resource, sent.get((resource_type, resource["id"]))) for resource in new]
 
 
 def _joined(stored: Json, sent: Json) -> Any:
@@ -38,15 +38,15 @@ def _joined(stored: Json, sent: Json) -> Any:
         kept = {name: _joined(value, sent.get(name)) for name, value in stored.items()}
         return kept | {name: value for name, value in sent.items() if name not in stored}
     if isinstance(stored, list) and isinstance(sent, list) and len(stored) == len(sent):
-        return [_joined(one, other) for one, other in zip(stored, sent, strict=True)]
+        return [_joined(element, other) for element, other in zip(stored, sent, strict=True)]
     return stored
 
 
 def _sent(requests: Iterable[LoggedRequest]) -> Iterator[tuple[tuple[str, str], Json]]:
     """Yield the target (type and id) and the body of each write, in order."""
-    for one in requests:
-        written = [done for done in one.response.done if _sends_a_resource(done)]
-        body = _parsed(one.request.body) if written else None
+    for request in requests:
+        written = [done for done in request.response.done if _sends_a_resource(done)]
+        body = _parsed(request.request.body) if written else None
         for done in written:
             yield (done.resource_type, done.id), body if done.entry is None else _resource(body, done.entry)
 

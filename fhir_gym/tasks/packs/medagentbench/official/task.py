@@ -155,11 +155,11 @@ class OfficialTask(Task[OfficialParams], abstract=True):
                 self.case, Transcript(conversation.history, conversation.result, f"{end.base_url}/"), records
             )
             try:
-                wanted: Json = reference(self.case, records)
+                expected: Json = reference(self.case, records)
             except READ_ERRORS:
-                wanted = None
+                expected = None
         yield Check(
-            name="official verdict", passed=verdict.accepted, expected=wanted, actual=verdict.reason or "accepted"
+            name="official verdict", passed=verdict.accepted, expected=expected, actual=verdict.reason or "accepted"
         )
 
     @override

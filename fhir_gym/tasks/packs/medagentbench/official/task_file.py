@@ -63,6 +63,8 @@ def read_functions(path: str | Path) -> list[dict[str, Any]]:
         TaskError: The file is not readable, or is not a list of objects that have a name.
     """
     functions = read_json(path)
-    if not isinstance(functions, list) or not all(isinstance(one, dict) and "name" in one for one in functions):
+    if not isinstance(functions, list) or not all(
+        isinstance(function, dict) and "name" in function for function in functions
+    ):
         raise TaskError(f"{path} is not a MedAgentBench function file: it must be a list of objects with a name")
     return functions

@@ -122,8 +122,8 @@ def _in_window(case: OfficialCase, records: OfficialRecords, code: str) -> list[
 
 def _latest_value(code: str, *, window: bool) -> Callable[[OfficialCase, OfficialRecords], list[Json]]:
     def read(case: OfficialCase, records: OfficialRecords) -> list[Json]:
-        found = _in_window(case, records, code) if window else records.readings(case.eval_MRN, code)
-        return _value(latest(found))
+        readings = _in_window(case, records, code) if window else records.readings(case.eval_MRN, code)
+        return _value(latest(readings))
 
     return read
 

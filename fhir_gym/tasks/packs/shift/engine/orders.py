@@ -126,7 +126,9 @@ class Charts:
             if diagnosis.is_pregnancy:
                 self._pregnancies.setdefault(diagnosis.patient, []).append(f"Condition/{diagnosis.id}")
         self._latest: dict[tuple[str, str], Result] = {}
-        for result in sorted((one for one in scene.results if one.status in VALID), key=lambda one: one.taken):
+        for result in sorted(
+            (result for result in scene.results if result.status in VALID), key=lambda result: result.taken
+        ):
             name = "weight" if result.concept.code == WEIGHT.code else "creatinine"
             self._latest[result.patient, name] = result
 
@@ -171,24 +173,24 @@ def read_chart(records: Iterable[Resource], formulary: Formulary, now: str, pati
         formulary=formulary,
         people=(),
         allergies=tuple(
-            Allergy(drug=names[code], type=one["type"], **_condition(one, patient))
-            for one in by_type.get("AllergyIntolerance", ())
-            if (code := _coding(one["code"])["code"]) in names
+            Allergy(drug=names[code], type=allergy_intolerance["type"], **_condition(allergy_intolerance, patient))
+            for allergy_intolerance in by_type.get("AllergyIntolerance", ())
+            if (code := _coding(allergy_intolerance["code"])["code"]) in names
         ),
         diagnoses=tuple(
-            Diagnosis(concept=PREGNANT, **_condition(one, patient)) for one in by_type.get("Condition", ())
+            Diagnosis(concept=PREGNANT, **_condition(condition, patient)) for condition in by_type.get("Condition", ())
         ),
-        results=tuple(_result(one, patient) for one in by_type.get("Observation", ())),
+        results=tuple(_result(observation, patient) for observation in by_type.get("Observation", ())),
         orders=tuple(
             EarlierOrder(
                 item=names[code],
                 dose=0,
-                written=one["authoredOn"],
+                written=order["authoredOn"],
                 patient=patient,
-                **{name: one[name] for name in ("id", "status", "intent")},
+                **{name: order[name] for name in ("id", "status", "intent")},
             )
-            for one in by_type.get("Order", ())
-            if (code := _coding(one.get("code") or one.get("medicationCodeableConcept"))["code"]) in names
+            for order in by_type.get("Order", ())
+            if (code := _coding(order.get("code") or order.get("medicationCodeableConcept"))["code"]) in names
         ),
     )
 
@@ -246,9 +248,9 @@ class OrderReader:
     def about(self, order: Resource) -> tuple[str, str]:
         """Return the id of the patient and the name of the item of an order; empty if it is about others."""
         concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
-        told = {(one.get("system"), one.get("code")) for one in codings(concept)}
-        items = (one for one in self._formulary.items if (one.system, one.code) in told)
-        item = next((one.name for one in items if one.resource_type == order.get("resourceType")), "")
+        told = {(coding.get("system"), coding.get("code")) for coding in codings(concept)}
+        items = (item for item in self._formulary.items if (item.system, item.code) in told)
+        item = next((item.name for item in items if item.resource_type == order.get("resourceType")), "")
         patient = self._log.end.refers(order.get("subject")) or ""
         return patient.removeprefix("Patient/"), item
 
@@ -279,14 +281,14 @@ class OrderReader:
     def _names_only(self, order: Resource, item: Item) -> bool:
         """Whether an order has no other code, and its texts do not name another drug or test."""
         concept = _drug(order) if item.group else order.get("code")
-        if {(one.get("system"), one.get("code")) for one in codings(concept)} != {(item.system, item.code)}:
+        if {(coding.get("system"), coding.get("code")) for coding in codings(concept)} != {(item.system, item.code)}:
             return False
-        texts, name = [one.casefold() for one in concept_texts(concept)], item.name.casefold()
+        texts, name = [concept_text.casefold() for concept_text in concept_texts(concept)], item.name.casefold()
         if item.group:
-            return all(name in one or one == item.code for one in texts)
+            return all(name in text or text == item.code for text in texts)
         # The code system has other names for a test.
-        others = [one.name.casefold() for one in self._formulary.items if one.name != item.name]
-        return not any(other in one for one in texts for other in others)
+        others = [text.name.casefold() for text in self._formulary.items if text.name != item.name]
+        return not any(other in text for text in texts for other in others)
 
 
 def _drug(order: Resource) -> Json:
@@ -295,12 +297,12 @@ def _drug(order: Resource) -> Json:
 
 def _is_dose(instructions: Json, dose: int) -> bool:
     """Whether a dosage instruction contains exactly this dose in milligrams."""
-    given = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
-    if not isinstance(given, dict) or "comparator" in given:
+    quantity = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
+    if not isinstance(quantity, dict) or "comparator" in quantity:
         return False
-    value, units = given.get("value"), [given[name] for name in ("unit", "code") if name in given]
+    value, units = quantity.get("value"), [quantity[name] for name in ("unit", "code") if name in quantity]
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and value == dose and bool(units) and all(one == "mg" for one in units)
+    return number and value == dose and bool(units) and all(unit == "mg" for unit in units)
 
 
 def _only(items: Json) -> Resource:
@@ -370,18 +372,18 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
     def _is_declined(self, number: int, decisions: Sequence[Decision]) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         answer = self.answers[number]
-        found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         decision = decisions[-1]
         return answer == decision.outcome != DONE and any(self._knows(number, cause) for cause in decision.causes)
 
     def _knows(self, number: int, cause: Cause) -> bool:
         """Whether the agent has seen or written the records that show a cause, or looked for the missing ones."""
-        known = (self.log.seen, self.reader.new)
+        sources = (self.log.seen, self.reader.new)
         return (
             self.knows_policies(number, cause)
-            and all(any(record in records for record in group for records in known) for group in cause.records)
+            and all(any(record in records for record in group for records in sources) for group in cause.records)
             and all(self.log.lookups_of(result.resource(self.scene.results)) for result in cause.missing)
         )
 

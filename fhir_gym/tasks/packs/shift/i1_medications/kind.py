@@ -95,21 +95,21 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[MedicationQuestion, ...] | None:
-        found: list[MedicationQuestion] = []
+        questions: list[MedicationQuestion] = []
         possible = list(_possible(scene)) if {DONE, NOT_TAKEN} & {*outcomes} else []
         for outcome in outcomes:
-            used = [(one.ask.patient, one.ask.drug) for one in found]
+            used = [(question.ask.patient, question.ask.drug) for question in questions]
             if outcome in (DONE, NOT_TAKEN):
-                left = [one for one in possible if (one.ask.patient, one.ask.drug) not in used]
+                left = [question for question in possible if (question.ask.patient, question.ask.drug) not in used]
                 request = draw_question(
-                    rng, [one for one in left if (one.outcome == NOT_TAKEN) == (outcome == NOT_TAKEN)]
+                    rng, [question for question in left if (question.outcome == NOT_TAKEN) == (outcome == NOT_TAKEN)]
                 )
             else:
                 request = _draw_unanswerable(rng, scene, used, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            questions.append(request)
+        return tuple(questions)
 
     @override
     def resources(self, scene: MedicationScene, world: World) -> list[Resource]:
@@ -143,7 +143,9 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: MedicationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: MedicationContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -167,7 +169,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     def judge(
         self, requests: Sequence[MedicationQuestion], scene: MedicationScene, log: EpisodeLog, answers: Sequence[str]
     ) -> list[Judgement]:
-        return [judge_question(one, scene, log, answer) for one, answer in zip(requests, answers, strict=True)]
+        return [judge_question(request, scene, log, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
@@ -178,7 +180,10 @@ def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
         right = decisions(chart, scene.today)
         wrong = {rule: decisions(chart, scene.today, rule) for rule in RULES}
         asks = [MedicationContent(patient=name, measure="dose", drug=drug) for drug in right]
-        for ask in (*(MedicationContent(patient=name, measure=one) for one in MEASURES if one != "dose"), *asks):
+        for ask in (
+            *(MedicationContent(patient=name, measure=measure) for measure in MEASURES if measure != "dose"),
+            *asks,
+        ):
             outcome = outcome_of(ask, right)
             if sum(outcome_of(ask, wrong[rule], rule) != outcome for rule in RULES) >= _FEWEST_RULES[ask.measure]:
                 yield MedicationQuestion(ask=ask, outcome=outcome, patients=(person.id,))
@@ -190,7 +195,7 @@ def _draw_unanswerable(
     """Draw a question about a name that no patient has, or several; None if all names are used."""
     measure = rng.choice(MEASURES)
     drug = rng.choice(scene.drugs) if measure == "dose" else ""
-    name = next((one for one in names_for(rng, scene.people, outcome) if (one, drug) not in used), None)
+    name = next((name for name in names_for(rng, scene.people, outcome) if (name, drug) not in used), None)
     if name is None:
         return None
     ask = MedicationContent(patient=name, measure=measure, drug=drug)

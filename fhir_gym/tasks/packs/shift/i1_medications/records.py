@@ -31,10 +31,10 @@ def medication_resources(scene: MedicationScene) -> list[Resource]:
         *map(_record_resource, scene.records),
         *map(_dispense_resource, scene.dispenses),
         *(
-            _letter_resource(one, person)
+            _letter_resource(letter, person)
             for person in scene.people
-            for one in scene.letters
-            if one.patient == person.id
+            for letter in scene.letters
+            if letter.patient == person.id
         ),
     ]
 
@@ -44,72 +44,84 @@ def _concept(drug: str, word: str) -> Resource:
 
 
 def _dosage(doses: Sequence[Dose]) -> list[Json]:
-    found: list[Json] = []
-    for number, one in enumerate(doses, 1):
-        schedule = SCHEDULES[one.schedule]
+    dosage: list[Json] = []
+    for number, dose in enumerate(doses, 1):
+        schedule = SCHEDULES[dose.schedule]
         repeat: Resource = {"frequency": schedule.frequency, "period": schedule.period, "periodUnit": schedule.unit}
-        value = float(one.amount) if one.unit == "g" else int(one.amount)
-        found.append(
+        value = float(dose.amount) if dose.unit == "g" else int(dose.amount)
+        dosage.append(
             {
                 "sequence": number,
                 "timing": {"repeat": repeat},
-                **({"asNeededBoolean": True} if one.as_needed else {}),
+                **({"asNeededBoolean": True} if dose.as_needed else {}),
                 "doseAndRate": [
-                    {"doseQuantity": {"value": value, "unit": one.unit, "system": _UCUM, "code": one.unit}}
+                    {"doseQuantity": {"value": value, "unit": dose.unit, "system": _UCUM, "code": dose.unit}}
                 ],
             }
         )
-    return found
+    return dosage
 
 
-def _record_resource(one: DrugRecord) -> Resource:
-    drug = {"medicationCodeableConcept": _concept(one.mention.drug, one.mention.word)}
-    subject, dosage = reference("Patient", one.patient), _dosage(one.mention.doses)
-    made: Resource = {"resourceType": one.resource_type, "id": one.id, "status": one.status}
-    if one.resource_type == "MedicationRequest":
-        made |= {"intent": one.intent, **drug, "subject": subject, "authoredOn": one.when, "dosageInstruction": dosage}
+def _record_resource(record: DrugRecord) -> Resource:
+    drug = {"medicationCodeableConcept": _concept(record.mention.drug, record.mention.word)}
+    subject, dosage = reference("Patient", record.patient), _dosage(record.mention.doses)
+    resource: Resource = {"resourceType": record.resource_type, "id": record.id, "status": record.status}
+    if record.resource_type == "MedicationRequest":
+        resource |= {
+            "intent": record.intent,
+            **drug,
+            "subject": subject,
+            "authoredOn": record.when,
+            "dosageInstruction": dosage,
+        }
     else:
-        made |= {**drug, "subject": subject, "dateAsserted": one.when, "informationSource": subject, "dosage": dosage}
-    return made
+        resource |= {
+            **drug,
+            "subject": subject,
+            "dateAsserted": record.when,
+            "informationSource": subject,
+            "dosage": dosage,
+        }
+    return resource
 
 
-def _dispense_resource(one: Dispense) -> Resource:
+def _dispense_resource(dispense: Dispense) -> Resource:
     return {
         "resourceType": "MedicationDispense",
-        "id": one.id,
-        "status": one.status,
-        "medicationCodeableConcept": _concept(one.drug, one.word),
-        "subject": reference("Patient", one.patient),
-        "daysSupply": {"value": one.days, "unit": "days", "system": _UCUM, "code": "d"},
-        "whenHandedOver": one.handed,
+        "id": dispense.id,
+        "status": dispense.status,
+        "medicationCodeableConcept": _concept(dispense.drug, dispense.word),
+        "subject": reference("Patient", dispense.patient),
+        "daysSupply": {"value": dispense.days, "unit": "days", "system": _UCUM, "code": "d"},
+        "whenHandedOver": dispense.handed,
     }
 
 
-def _letter_resource(one: Letter, person: Person) -> Resource:
+def _letter_resource(letter: Letter, person: Person) -> Resource:
     text = "\n".join(
         [
-            f"Dear colleagues, {person.name}, born {person.birth_date}, was our patient until {one.when[:10]}.",
+            f"Dear colleagues, {person.name}, born {person.birth_date}, was our patient until {letter.when[:10]}.",
             "Medication on admission:",
-            *map(_line, one.admission),
+            *map(_line, letter.admission),
             _DISCHARGE,
-            *map(_line, one.discharge),
+            *map(_line, letter.discharge),
             "Kind regards",
         ]
     )
     return {
         "resourceType": "Communication",
-        "id": one.id,
-        "status": one.status,
+        "id": letter.id,
+        "status": letter.status,
         "category": [{"text": "discharge letter"}],
-        "subject": reference("Patient", one.patient),
-        "sent": one.when,
+        "subject": reference("Patient", letter.patient),
+        "sent": letter.when,
         "payload": [{"contentString": text}],
     }
 
 
-def _line(one: Mention) -> str:
+def _line(mention: Mention) -> str:
     """Write a line of a letter."""
-    return f"- {one.word}: {' and '.join(dose.words for dose in one.doses) or 'stopped'}"
+    return f"- {mention.word}: {' and '.join(dose.words for dose in mention.doses) or 'stopped'}"
 
 
 def parse_record(resource: Resource) -> DrugRecord:
@@ -169,7 +181,9 @@ def _parse_dose(dosage: Resource) -> Dose:
     return Dose(
         amount=str(quantity["value"]),
         unit=quantity["unit"],
-        schedule=next(name for name, one in SCHEDULES.items() if (one.frequency, one.period, one.unit) == told),
+        schedule=next(
+            name for name, schedule in SCHEDULES.items() if (schedule.frequency, schedule.period, schedule.unit) == told
+        ),
         as_needed=dosage.get("asNeededBoolean", False),
     )
 

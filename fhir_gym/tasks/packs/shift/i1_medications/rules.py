@@ -71,16 +71,16 @@ class Chart:
 
 def charts_of(scene: MedicationScene) -> dict[str, Chart]:
     """Return the chart of each patient by id."""
-    found: dict[str, tuple[list[DrugRecord], list[Dispense], list[Letter]]] = {
-        one.id: ([], [], []) for one in scene.people
+    records_by_patient: dict[str, tuple[list[DrugRecord], list[Dispense], list[Letter]]] = {
+        person.id: ([], [], []) for person in scene.people
     }
     for record in scene.records:
-        found[record.patient][0].append(record)
+        records_by_patient[record.patient][0].append(record)
     for dispense in scene.dispenses:
-        found[dispense.patient][1].append(dispense)
+        records_by_patient[dispense.patient][1].append(dispense)
     for letter in scene.letters:
-        found[letter.patient][2].append(letter)
-    return {id: Chart(*parts) for id, parts in found.items()}
+        records_by_patient[letter.patient][2].append(letter)
+    return {id: Chart(*parts) for id, parts in records_by_patient.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,15 @@ class Saying:
 
 def _sayings(chart: Chart, ignoring: Rule | None) -> Iterator[Saying]:
     """Yield what the records that count say."""
-    for one in chart.records:
-        order = one.resource_type == "MedicationRequest"
-        void = one.status not in COUNTING[one.resource_type]
-        counts = one.intent == "order" or ignoring == "intent" if order else ignoring != "statements"
+    for record in chart.records:
+        order = record.resource_type == "MedicationRequest"
+        void = record.status not in COUNTING[record.resource_type]
+        counts = record.intent == "order" or ignoring == "intent" if order else ignoring != "statements"
         if counts and (not void or ignoring == "status"):
-            taken = one.status == "active" or void
-            yield Saying(f"{one.resource_type}/{one.id}", one.when, one.mention.drug, taken, one.mention.doses)
+            taken = record.status == "active" or void
+            yield Saying(
+                f"{record.resource_type}/{record.id}", record.when, record.mention.drug, taken, record.mention.doses
+            )
     for letter in chart.letters if ignoring != "letters" else ():
         if letter.status in COUNTING["Communication"] or ignoring == "status":
             for line in letter.discharge:
@@ -140,7 +142,7 @@ class Decision:
     def evidence(self) -> list[set[str]]:
         """The sets of records of which each shows whether the patient takes the drug."""
         if self.taken:
-            return [{self.said.record, one} for one in self.lasting] or [{self.said.record}]
+            return [{self.said.record, record} for record in self.lasting] or [{self.said.record}]
         shown = [] if self.said.taken else [{self.said.record}]
         return [*shown, {self.ended}] if self.ended else shown
 
@@ -154,26 +156,30 @@ def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[st
         ignoring: A rule that is not applied.
     """
     newest: dict[str, Saying] = {}
-    for one in sorted(_sayings(chart, ignoring), key=lambda one: one.when):
-        if not (ignoring == "newest" and one.drug in newest and newest[one.drug].taken):
-            newest[one.drug] = one
-    counting = [one for one in chart.dispenses if one.status == "completed" or ignoring == "void dispenses"]
-    found = {}
+    for saying in sorted(_sayings(chart, ignoring), key=lambda saying: saying.when):
+        if not (ignoring == "newest" and saying.drug in newest and newest[saying.drug].taken):
+            newest[saying.drug] = saying
+    counting = [
+        dispense for dispense in chart.dispenses if dispense.status == "completed" or ignoring == "void dispenses"
+    ]
+    by_drug = {}
     for drug, said in newest.items():
-        mine = sorted((one for one in counting if one.drug == drug), key=lambda one: one.last_day)
+        mine = sorted(
+            (dispense for dispense in counting if dispense.drug == drug), key=lambda dispense: dispense.last_day
+        )
         mine = [] if ignoring == "supply" else mine
-        lasting = tuple(f"MedicationDispense/{one.id}" for one in mine if one.last_day >= today)
+        lasting = tuple(f"MedicationDispense/{dispense.id}" for dispense in mine if dispense.last_day >= today)
         ended = f"MedicationDispense/{mine[-1].id}" if mine and not lasting else ""
-        found[drug] = Decision(said, lasting, ended)
-    return found
+        by_drug[drug] = Decision(said, lasting, ended)
+    return by_drug
 
 
 def daily_dose(doses: Sequence[Dose], ignoring: Rule | None = None) -> Decimal:
     """Return the milligrams a day of a dosage, without a rule."""
-    counting = [one for one in doses if not one.as_needed or ignoring == "needed"]
+    counting = [dose for dose in doses if not dose.as_needed or ignoring == "needed"]
     if ignoring == "unit":
-        return sum((Decimal(one.amount) * SCHEDULES[one.schedule].per_day for one in counting), Decimal(0))
-    return sum((one.per_day for one in counting[: 1 if ignoring == "instructions" else None]), Decimal(0))
+        return sum((Decimal(dose.amount) * SCHEDULES[dose.schedule].per_day for dose in counting), Decimal(0))
+    return sum((dose.per_day for dose in counting[: 1 if ignoring == "instructions" else None]), Decimal(0))
 
 
 def outcome_of(ask: MedicationContent, decided: Mapping[str, Decision], ignoring: Rule | None = None) -> str:
@@ -184,7 +190,7 @@ def outcome_of(ask: MedicationContent, decided: Mapping[str, Decision], ignoring
         decided: The decisions about the drugs of the patient.
         ignoring: A rule that is not applied.
     """
-    taken = sorted(drug for drug, one in decided.items() if one.taken and ask.drug in ("", drug))
+    taken = sorted(drug for drug, decision in decided.items() if decision.taken and ask.drug in ("", drug))
     if not taken:
         return NOT_TAKEN
     if ask.measure == "dose":
@@ -203,18 +209,18 @@ def agrees(ask: MedicationContent, outcome: str, answer: str) -> bool:
 
 def judge_question(request: MedicationQuestion, scene: MedicationScene, log: EpisodeLog, answer: str) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read the records that decide it."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     ask, patient = request.ask, request.patients[0]
     chart = Chart(
-        [one for one in scene.records if one.patient == patient],
-        [one for one in scene.dispenses if one.patient == patient],
-        [one for one in scene.letters if one.patient == patient],
+        [record for record in scene.records if record.patient == patient],
+        [dispense for dispense in scene.dispenses if dispense.patient == patient],
+        [letter for letter in scene.letters if letter.patient == patient],
     )
     decided = decisions(chart, scene.today)
-    asked = [one for drug, one in decided.items() if ask.drug in ("", drug)]
-    read = all(any(_read(records, ask.measure, log) for records in one.evidence) for one in asked)
+    asked = [decision for drug, decision in decided.items() if ask.drug in ("", drug)]
+    read = all(any(_read(records, ask.measure, log) for records in decision.evidence) for decision in asked)
     return judge_answer(request, answer, same=agrees(ask, outcome_of(ask, decided), answer), looked=read)
 
 

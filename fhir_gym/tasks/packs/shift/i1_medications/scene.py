@@ -262,9 +262,11 @@ def draw_medications(
         today=instant(world.now)[:10],
         drugs=names,
         people=tuple(everyone),
-        records=tuple(found for one in everyone for name in names for found in drawer.records(one.id, name)),
-        dispenses=tuple(found for one in everyone for name in names for found in drawer.dispenses(one.id, name)),
-        letters=tuple(drawer.letter(one.id, names) for one in everyone for _ in range(rng.choice(letters))),
+        records=tuple(record for person in everyone for name in names for record in drawer.records(person.id, name)),
+        dispenses=tuple(
+            dispense for person in everyone for name in names for dispense in drawer.dispenses(person.id, name)
+        ),
+        letters=tuple(drawer.letter(person.id, names) for person in everyone for _ in range(rng.choice(letters))),
     )
 
 
@@ -298,7 +300,7 @@ class _Drawer:
         rng = self._rng
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
             days = rng.choice(_SUPPLIES)
-            ago = rng.choice([one for one in range(1, 110) if abs(one - days) > 2])
+            ago = rng.choice([other for other in range(1, 110) if abs(other - days) > 2])
             handed = self._now - timedelta(days=ago, minutes=rng.randrange(0, 300))
             yield Dispense(
                 id=self._ids.new("MedicationDispense"),
@@ -320,20 +322,20 @@ class _Drawer:
             patient=patient,
             status="completed" if rng.random() < 0.75 else rng.choice(_VOID["Communication"]),
             when=self._ago(),
-            admission=tuple(Mention(drug=one, word=self._word(one), doses=self._doses(one)) for one in at_first),
+            admission=tuple(Mention(drug=drug, word=self._word(drug), doses=self._doses(drug)) for drug in at_first),
             discharge=tuple(
-                Mention(drug=one, word=self._word(one), doses=self._doses(one) if rng.random() < 0.65 else ())
-                for one in named
+                Mention(drug=drug, word=self._word(drug), doses=self._doses(drug) if rng.random() < 0.65 else ())
+                for drug in named
             ),
         )
 
     def _ago(self) -> str:
         """Draw a time in the past that no other record has."""
         while True:
-            found = instant(self._now - timedelta(seconds=self._rng.randrange(86_400, _OLDEST_DAYS * 86_400)))
-            if found not in self._times:
-                self._times.add(found)
-                return found
+            moment = instant(self._now - timedelta(seconds=self._rng.randrange(86_400, _OLDEST_DAYS * 86_400)))
+            if moment not in self._times:
+                self._times.add(moment)
+                return moment
 
     def _word(self, drug: str) -> str:
         return DRUGS[drug].trade if self._rng.random() < 0.4 else drug
@@ -346,11 +348,11 @@ class _Drawer:
             words.append("once a day")
         as_needed = len(words) > 1 and rng.random() < 0.5
         amounts = rng.sample(DRUGS[drug].amounts, len(words))
-        made = [
+        drawn = [
             Dose(**_written(rng, amount), schedule=word, as_needed=as_needed and number == 1)
             for number, (amount, word) in enumerate(zip(amounts, words, strict=True))
         ]
-        return tuple(rng.sample(made, len(made)))
+        return tuple(rng.sample(drawn, len(drawn)))
 
 
 def _written(rng: random.Random, amount: int) -> dict[str, str]:

@@ -93,20 +93,20 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def choose(
         self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[TrendRequest, ...] | None:
-        found: list[TrendRequest] = []
+        requests: list[TrendRequest] = []
         charts = _charts(scene)
         names = {
             outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
             for outcome in dict.fromkeys(outcomes)
         }
         for outcome in outcomes:
-            used = [(one.ask.patient, one.ask.test) for one in found]
+            used = [(request.ask.patient, request.ask.test) for request in requests]
             rounds = outcome == DONE and rng.random() < _ROUNDED / len(outcomes)
             request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome, rounds)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: LabScene, world: World) -> list[Resource]:
@@ -146,7 +146,9 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: TrendContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: TrendContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
@@ -165,7 +167,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
 
     @override
     def right_end(self, request: TrendRequest, scene: LabScene) -> tuple[str, str] | None:
-        results = [one for one in scene.results if one.patient == request.patients[0]]
+        results = [result for result in scene.results if result.patient == request.patients[0]]
         value = exact_answer(request.ask, results)
         if value is None:
             return NO_RESULT, ""
@@ -175,7 +177,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def judge(
         self, requests: Sequence[TrendRequest], scene: LabScene, log: EpisodeLog, answers: Sequence[str]
     ) -> list[Judgement]:
-        return [judge_question(one, scene, log, answer) for one, answer in zip(requests, answers, strict=True)]
+        return [judge_question(request, scene, log, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 class _Frame(NamedTuple):
@@ -189,10 +191,10 @@ class _Frame(NamedTuple):
 
 def _charts(scene: LabScene) -> dict[tuple[str, str], list[LabResult]]:
     """Return the results of each patient and LOINC code."""
-    found: dict[tuple[str, str], list[LabResult]] = {}
-    for one in scene.results:
-        found.setdefault((one.patient, one.code), []).append(one)
-    return found
+    results: dict[tuple[str, str], list[LabResult]] = {}
+    for result in scene.results:
+        results.setdefault((result.patient, result.code), []).append(result)
+    return results
 
 
 def _draw_request(
@@ -224,13 +226,13 @@ def _draw_request(
             rule: Rule | None = "rounding" if rounds and number < _FRAMES // 2 else None
             test, measure = rng.choice(tests), first if number < _FRAMES // 2 else rng.choice(MEASURES)
             frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
-            results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
+            results = [result for code in TESTS[test].codes for result in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
-                found = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
-                if found:
+                drawn = _outcome(ask, results, scene.values, outcome, rule) if len(ids) == 1 else outcome
+                if drawn:
                     aimed = target_among(ids, scene.people)
-                    return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
+                    return TrendRequest(ask=ask, outcome=drawn, patients=ids, **aimed)
     return None
 
 
@@ -248,18 +250,18 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
 
 
 def _outcome(
-    ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int], wanted: str, rule: Rule | None
+    ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int], intended: str, rule: Rule | None
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    if wanted == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
+    if intended == DONE and not ((rule is None or matters(ask, results, rule)) and qualifies(ask, results, values)):
         return ""
     value = exact_answer(ask, results)
-    if wanted == DONE:
+    if intended == DONE:
         return rounded(ask, value) if value is not None else ""
     if value is not None:
         return ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
-    return wanted if any(one is not None for one in others) else ""
+    return intended if any(number is not None for number in others) else ""
 
 
 def _about(name: str) -> str:

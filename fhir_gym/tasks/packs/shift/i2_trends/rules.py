@@ -68,14 +68,14 @@ def counted(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | No
     """
     codes = TESTS[ask.test].codes
     valid = [
-        one
-        for one in results
-        if one.code in codes
-        and (ignoring == "status" or one.status in VALID)
-        and (ignoring == "window" or ask.first_day <= one.taken[:10] <= ask.last_day)
+        result
+        for result in results
+        if result.code in codes
+        and (ignoring == "status" or result.status in VALID)
+        and (ignoring == "window" or ask.first_day <= result.taken[:10] <= ask.last_day)
     ]
-    valid.sort(key=lambda one: (one.taken, one.issued))
-    return valid if ignoring == "repeats" else [*{one.taken: one for one in valid}.values()]
+    valid.sort(key=lambda result: (result.taken, result.issued))
+    return valid if ignoring == "repeats" else [*{result.taken: result for result in valid}.values()]
 
 
 def exact_answer(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | None = None) -> Decimal | None:
@@ -86,15 +86,15 @@ def exact_answer(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule
         results: All results of the patient.
         ignoring: A rule that is not applied.
     """
-    found = counted(ask, results, ignoring)
-    if len(found) < (2 if ask.measure == "change" else 1):
+    counting = counted(ask, results, ignoring)
+    if len(counting) < (2 if ask.measure == "change" else 1):
         return None
-    values = [_value(ask, one, ignoring) for one in found]
+    values = [_value(ask, result, ignoring) for result in counting]
     if ask.measure == "mean":
         return sum(values, Decimal(0)) / len(values)
     if ask.measure == "change":
         return values[-1] - values[0]
-    return max(values) if ask.measure == "highest" else Decimal(sum(one > Decimal(ask.limit) for one in values))
+    return max(values) if ask.measure == "highest" else Decimal(sum(value > Decimal(ask.limit) for value in values))
 
 
 def _value(ask: TrendContent, result: LabResult, ignoring: Rule | None = None) -> Decimal:
@@ -140,7 +140,7 @@ def qualifies(ask: TrendContent, results: Sequence[LabResult], values: tuple[int
         return False
 
     others: tuple[Rule, ...] = ("status", "repeats", "unit")
-    return matters(ask, results, "window") and any(matters(ask, results, one) for one in others)
+    return matters(ask, results, "window") and any(matters(ask, results, mistake) for mistake in others)
 
 
 def matters(ask: TrendContent, results: Sequence[LabResult], rule: Rule) -> bool:
@@ -157,13 +157,13 @@ def is_clear(ask: TrendContent, value: Decimal, results: Sequence[LabResult]) ->
         value: The exact answer.
         results: All results of the patient.
     """
-    found = counted(ask, results)
+    counting = counted(ask, results)
     if ask.measure != "above":
         return abs(abs(value).scaleb(ask.digits) % 1 - Decimal("0.5")) >= _EDGE
     test, limit = TESTS[ask.test], Decimal(ask.limit)
     near = Decimal(1).scaleb(-test.digits)
-    converted = (_value(ask, one) for one in found if one.code == test.other.code)
-    return 0 < value < len(found) and all(abs(one - limit) > near for one in converted)
+    converted = (_value(ask, result) for result in counting if result.code == test.other.code)
+    return 0 < value < len(counting) and all(abs(number - limit) > near for number in converted)
 
 
 def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator[Resource]:
@@ -173,8 +173,10 @@ def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator
     test = TESTS[ask.test]
     for analyte in (test.main, test.other):
         rng = seeded_random("result", patient, ask, analyte.code)
-        alike = [one for one in scene.results if one.code == analyte.code and one.status in VALID] or scene.results
-        within = [one for one in alike if ask.first_day <= one.taken[:10] <= ask.last_day]
+        alike = [
+            result for result in scene.results if result.code == analyte.code and result.status in VALID
+        ] or scene.results
+        within = [result for result in alike if ask.first_day <= result.taken[:10] <= ask.last_day]
         model = rng.choice(within or alike)
         day = first + timedelta(days=rng.randint(0, (last - first).days))
         taken = parse_instant(model.taken if within else f"{day}{model.taken[10:]}")
@@ -193,24 +195,24 @@ def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator
 
 def _deciding(ask: TrendContent, results: Sequence[LabResult]) -> list[LabResult]:
     """Return the results that an agent must have read: searches can sort and compare values without showing others."""
-    found = counted(ask, results)
+    counting = counted(ask, results)
     if ask.measure == "change":
-        return [found[0], found[-1]]
+        return [counting[0], counting[-1]]
     if ask.measure == "highest":
-        return [max(found, key=lambda one: _value(ask, one))]
-    return [one for one in found if ask.measure == "mean" or _value(ask, one) > Decimal(ask.limit)]
+        return [max(counting, key=lambda result: _value(ask, result))]
+    return [result for result in counting if ask.measure == "mean" or _value(ask, result) > Decimal(ask.limit)]
 
 
 def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answer: str) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read what it rests on."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     ask = request.ask
-    results = [one for one in scene.results if one.patient == request.patients[0]]
+    results = [result for result in scene.results if result.patient == request.patients[0]]
     value = exact_answer(ask, results)
     if value is None:
-        looked = all(log.lookups_of(one) for one in results_that_would_count(request, scene))
+        looked = all(log.lookups_of(result) for result in results_that_would_count(request, scene))
         return judge_answer(request, answer, same=answer == NO_RESULT, looked=looked)
-    read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in _deciding(ask, results))
+    read = all("valueQuantity" in log.seen.get(f"Observation/{result.id}", {}) for result in _deciding(ask, results))
     return judge_answer(request, answer, same=agrees(ask, value, answer), looked=read)

@@ -91,15 +91,15 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
             outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
             for outcome in dict.fromkeys(outcomes)
         }
-        overlaps = {one.id: hospital.overlaps(one.id) for one in scene.people}
-        found: list[ContactRequest] = []
+        overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
+        requests: list[ContactRequest] = []
         for outcome in outcomes:
-            used = [one.ask.patient for one in found]
+            used = [request.ask.patient for request in requests]
             request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: WardScene, world: World) -> list[Resource]:
@@ -108,7 +108,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     @override
     def text(self, ask: ContactContent, wording: int) -> str:
         who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
-        first, last = (one[:16].replace("T", " ") for one in (ask.first, ask.last))
+        first, last = (moment[:16].replace("T", " ") for moment in (ask.first, ask.last))
         words = {
             "number": (
                 f"How many patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
@@ -137,16 +137,18 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return words[ask.measure][wording]
 
     @override
-    def solve(self, ask: ContactContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ContactContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = patients[0]["id"]
         window = (f"gt{ask.first}", f"lt{ask.last}")
         query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
-        found = yield from search_all("/Encounter", query)
-        mine = [one for one in found if one["resourceType"] == "Encounter"]
-        places = [one for one in found if one["resourceType"] == "Location"]
+        resources = yield from search_all("/Encounter", query)
+        mine = [encounter for encounter in resources if encounter["resourceType"] == "Encounter"]
+        places = [location for location in resources if location["resourceType"] == "Location"]
         rooms = sorted({*parse_rooms(places).values()})
         if not rooms:
             return NO_CONTACT
@@ -155,8 +157,10 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         include = {"_include": "Encounter:patient"} if ask.measure == "names" else {}
         query = {"location": ",".join(beds), "date": window, "_count": "200", **include}
         others = yield from search_all("/Encounter", query)
-        names = {one["id"]: _full_name(one) for one in others if one["resourceType"] == "Patient"}
-        encounters = {one["id"]: one for one in (*mine, *others) if one["resourceType"] == "Encounter"}
+        names = {resource["id"]: _full_name(resource) for resource in others if resource["resourceType"] == "Patient"}
+        encounters = {
+            encounter["id"]: encounter for encounter in (*mine, *others) if encounter["resourceType"] == "Encounter"
+        }
         own_rooms = {room: room for room in rooms}
         hospital = Hospital(
             [*map(parse_visit, encounters.values())], {**parse_rooms(places), **own_rooms}, parse_parents(places), now
@@ -175,7 +179,8 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     ) -> list[Judgement]:
         hospital = Hospital(scene.visits, scene.rooms, scene.parents, parse_instant(scene.now))
         return [
-            judge_contacts(one, scene, hospital, log, answer) for one, answer in zip(requests, answers, strict=True)
+            judge_contacts(request, scene, hospital, log, answer)
+            for request, answer in zip(requests, answers, strict=True)
         ]
 
 
@@ -203,7 +208,7 @@ def _draw_request(
         outcome: The outcome; ``done`` stands for any value.
     """
     measure, full_names = rng.choice(MEASURES), names_of(scene.people)
-    left = [one for one in names if one[0] not in used] or names
+    left = [name for name in names if name[0] not in used] or names
     this_hour = parse_instant(scene.now).replace(minute=0, second=0)
     for name, ids in rng.sample(left, len(left)):  # the patient first, so that all are equally likely
         for _ in range(_WINDOWS):
@@ -230,13 +235,13 @@ def _outcome(
     patient: str,
     overlaps: Sequence[Overlap],
     names: Mapping[str, str],
-    wanted: str,
+    intended: str,
 ) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    found = outcome_of(ask, overlaps, names)
-    if (found == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+    actual = outcome_of(ask, overlaps, names)
+    if (actual == NO_CONTACT) != (intended == NO_CONTACT) or not stays_in_window(ask, scene, patient):
         return ""
-    return found if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
+    return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 
 
 class ContactsLevel1(StaticShift, requests=Contacts(), level=1):

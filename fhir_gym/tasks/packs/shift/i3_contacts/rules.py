@@ -100,19 +100,21 @@ class Hospital:
         self._by_ward: dict[str, list[_Known]] = {}
         self._by_patient: dict[str, list[_Known]] = {}
         for visit in visits:
-            for one in visit.stays:
-                room = rooms.get(one.place)
+            for stay in visit.stays:
+                room = rooms.get(stay.place)
                 if room is None:
                     continue
-                ward, end = parents.get(room, ""), parse_instant(one.end) if one.end else now
-                record, breaks = f"Encounter/{visit.id}", _broken(visit, one)
-                known = _Known(visit.patient, record, one.place, room, ward, parse_instant(one.start), end, breaks)
-                self._by_ward.setdefault(ward, []).append(known)
-                self._by_patient.setdefault(visit.patient, []).append(known)
+                ward, end = parents.get(room, ""), parse_instant(stay.end) if stay.end else now
+                record, breaks = f"Encounter/{visit.id}", _broken(visit, stay)
+                stay_facts = _Known(
+                    visit.patient, record, stay.place, room, ward, parse_instant(stay.start), end, breaks
+                )
+                self._by_ward.setdefault(ward, []).append(stay_facts)
+                self._by_patient.setdefault(visit.patient, []).append(stay_facts)
 
     def overlaps(self, patient: str) -> list[Overlap]:
         """Return the times for which a patient and other patients were in the same ward."""
-        found = []
+        overlaps = []
         for mine in self._by_patient.get(patient, ()):
             start, end, room = mine.start, mine.end, mine.room
             for other in self._by_ward[mine.ward]:
@@ -122,18 +124,18 @@ class Hospital:
                         breaks |= _ANOTHER_ROOM
                     records, same_bed = (mine.record, other.record), other.place == mine.place
                     times = max(start, other.start), min(end, other.end)
-                    found.append(Overlap(other.patient, records, *times, breaks, same_bed))
-        return found
+                    overlaps.append(Overlap(other.patient, records, *times, breaks, same_bed))
+        return overlaps
 
 
 def _broken(visit: Visit, stay: Stay) -> frozenset[Rule]:
     """Return the rules because of which a stay does not count."""
-    found: list[Rule] = []
+    broken: list[Rule] = []
     if visit.status not in HELD:
-        found.append("encounter status")
+        broken.append("encounter status")
     if stay.status not in OCCUPIED:
-        found.append("stay status")
-    return frozenset(found)
+        broken.append("stay status")
+    return frozenset(broken)
 
 
 def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
@@ -145,12 +147,16 @@ def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | N
         ignoring: A rule that is not applied.
     """
     first, last = parse_instant(ask.first), parse_instant(ask.last)
-    for one in overlaps:
-        if one.breaks - {ignoring} or (ignoring == "bed" and not one.same_bed):
+    for overlap in overlaps:
+        if overlap.breaks - {ignoring} or (ignoring == "bed" and not overlap.same_bed):
             continue
-        start, end = (one.start, one.end) if ignoring == "window" else (max(one.start, first), min(one.end, last))
+        start, end = (
+            (overlap.start, overlap.end)
+            if ignoring == "window"
+            else (max(overlap.start, first), min(overlap.end, last))
+        )
         if start < end:
-            yield Overlap(one.other, one.records, start, end, one.breaks, one.same_bed)
+            yield Overlap(overlap.other, overlap.records, start, end, overlap.breaks, overlap.same_bed)
 
 
 def minutes_by_patient(
@@ -164,25 +170,25 @@ def minutes_by_patient(
         ignoring: A rule that is not applied.
     """
     times: dict[str, list[tuple[datetime, datetime]]] = {}
-    for one in counted(ask, overlaps, ignoring):
-        times.setdefault(one.other, []).append((one.start, one.end))
-    found = {}
+    for overlap in counted(ask, overlaps, ignoring):
+        times.setdefault(overlap.other, []).append((overlap.start, overlap.end))
+    minutes = {}
     for other, parts in times.items():
         lengths = [end - start for start, end in (parts if ignoring == "twice" else _merged(parts))]
         total = max(lengths) if ignoring == "sum" else sum(lengths, timedelta())
-        found[other] = total // timedelta(minutes=1)
-    return found
+        minutes[other] = total // timedelta(minutes=1)
+    return minutes
 
 
 def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     """Merge the times that overlap."""
-    found: list[tuple[datetime, datetime]] = []
+    merged: list[tuple[datetime, datetime]] = []
     for start, end in sorted(parts):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def outcome_of(
@@ -203,11 +209,11 @@ def outcome_of(
         return NO_CONTACT
     if ask.measure == "longest":
         return str(max(shared.values()))
-    return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[one] for one in contacts))
+    return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[contact] for contact in contacts))
 
 
 def qualifies(
-    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
+    ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, intended: int
 ) -> bool:
     """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
 
@@ -216,19 +222,19 @@ def qualifies(
         overlaps: The times of the patient.
         names: The full name of each patient by id.
         most_names: Maximum number of names in the answer.
-        wanted: Number of rules that must make a difference.
+        intended: Number of rules that must make a difference.
     """
     outcome = outcome_of(ask, overlaps, names)
     if ask.measure == "names":
         told = outcome.split(", ")
         if len(told) > most_names or len({*told}) < len(told):
             return False
-    found = 0
+    contacts = 0
     for number, rule in enumerate(RULES):
-        found += outcome_of(ask, overlaps, names, rule) != outcome
-        if found >= wanted:
+        contacts += outcome_of(ask, overlaps, names, rule) != outcome
+        if contacts >= intended:
             return True
-        if found + len(RULES) - number - 1 < wanted:
+        if contacts + len(RULES) - number - 1 < intended:
             return False
     return False
 
@@ -238,14 +244,14 @@ def agrees(ask: ContactContent, outcome: str, answer: str) -> bool:
     if outcome == NO_CONTACT or answer == NO_CONTACT:
         return answer == outcome
     if ask.measure == "names":
-        return items_in(answer) == sorted(plain(one).casefold() for one in outcome.split(", "))
+        return items_in(answer) == sorted(plain(name).casefold() for name in outcome.split(", "))
     units = ("patients", "patient") if ask.measure == "number" else ("minutes", "min", "minute")
     return number_in(answer, units) == int(outcome)
 
 
 def names_of(people: Sequence[Person]) -> dict[str, str]:
     """Return the full name of each person by id."""
-    return {one.id: one.name for one in people}
+    return {person.id: person.name for person in people}
 
 
 def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
@@ -254,31 +260,31 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
     Each lasts for a random part of the patient's longest stay in the window.
     """
     ask, patient = request.ask, request.patients[0]
-    longest = max(stays_in_window(ask, scene, patient), key=lambda one: (one[2] - one[1], one[0].place))
+    longest = max(stays_in_window(ask, scene, patient), key=lambda stay: (stay[2] - stay[1], stay[0].place))
     stay, start, end = longest
     room = scene.rooms[stay.place]
     spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
-    found = []
+    candidates = []
     for place in sorted(place for place, its_room in scene.rooms.items() if its_room == room and place != stay.place):
         rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
         first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
         times = {"start": instant(start + first), "end": instant(end - last)}
-        other = rng.choice([one.id for one in scene.people if one.id != patient])
+        other = rng.choice([person.id for person in scene.people if person.id != patient])
         stays = (Stay(place=place, status="completed", **times),)
-        found.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
-    return found
+        candidates.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
+    return candidates
 
 
 def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
     """Return the stays of a patient that count, with their start and end within the window."""
     first, last, now = parse_instant(ask.first), parse_instant(ask.last), parse_instant(scene.now)
-    found = []
+    stays = []
     for visit in scene.visits:
-        for one in visit.stays if visit.patient == patient and visit.status in HELD else ():
-            start, end = parse_instant(one.start), parse_instant(one.end) if one.end else now
-            if one.status in OCCUPIED and start < last and end > first:
-                found.append((one, max(start, first), min(end, last)))
-    return found
+        for stay in visit.stays if visit.patient == patient and visit.status in HELD else ():
+            start, end = parse_instant(stay.start), parse_instant(stay.end) if stay.end else now
+            if stay.status in OCCUPIED and start < last and end > first:
+                stays.append((stay, max(start, first), min(end, last)))
+    return stays
 
 
 def _is_in_window(request: ContactRequest, scene: WardScene, visit: Visit) -> bool:
@@ -297,17 +303,19 @@ def judge_contacts(
     request: ContactRequest, scene: WardScene, hospital: Hospital, log: EpisodeLog, answer: str
 ) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read the encounters on which it rests."""
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
     overlaps = hospital.overlaps(request.patients[0])
     outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
-    records = {record for one in counted(request.ask, overlaps) for record in one.records}
-    wanted: list[Resource] = []
+    records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}
+    records_needed: list[Resource] = []
     if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
         # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
-        records = {f"Encounter/{one.id}" for one in scene.visits if _is_in_window(request, scene, one)}
+        records = {f"Encounter/{visit.id}" for visit in scene.visits if _is_in_window(request, scene, visit)}
     elif outcome == NO_CONTACT:
-        wanted = stay_that_would_count(request, scene)
-    looked = all("location" in log.seen.get(one, {}) for one in records) and all(map(log.lookups_of, wanted))
+        records_needed = stay_that_would_count(request, scene)
+    looked = all("location" in log.seen.get(record, {}) for record in records) and all(
+        map(log.lookups_of, records_needed)
+    )
     return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)

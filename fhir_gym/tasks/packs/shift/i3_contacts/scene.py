@@ -97,12 +97,14 @@ class WardScene(Params):
     @property
     def parents(self) -> dict[str, str]:
         """The id of the place of which each room and bed is a part."""
-        return {one.id: one.part_of for one in self.places if one.part_of}
+        return {place.id: place.part_of for place in self.places if place.part_of}
 
     @property
     def rooms(self) -> dict[str, str]:
         """The id of the room of each room and bed."""
-        return {one.id: one.id if one.kind == "ro" else one.part_of for one in self.places if one.kind != "wa"}
+        return {
+            place.id: place.id if place.kind == "ro" else place.part_of for place in self.places if place.kind != "wa"
+        }
 
 
 def draw_wards(
@@ -160,14 +162,14 @@ class _Drawer:
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator, places: Sequence[Place], days: int) -> None:
         self._rng, self._ids, self._days = rng, ids, days
         self._now = now.replace(minute=now.minute - now.minute % MINUTES, second=0, microsecond=0)
-        beds = [one for one in places if one.kind == "bd"]
-        self._rooms = [one for one in places if one.kind == "ro"]
+        beds = [place for place in places if place.kind == "bd"]
+        self._rooms = [place for place in places if place.kind == "ro"]
         self._in_ward = {
             room.part_of: [
-                found
-                for one in self._rooms
-                if one.part_of == room.part_of
-                for found in (one, *(bed for bed in beds if bed.part_of == one.id))
+                location
+                for place in self._rooms
+                if place.part_of == room.part_of
+                for location in (place, *(bed for bed in beds if bed.part_of == place.id))
             ]
             for room in self._rooms
         }
@@ -180,7 +182,7 @@ class _Drawer:
             stays = list(self._stays(start))
             void = rng.random() < 0.25
             status = rng.choice(_VOID) if void else "finished" if stays[-1].end else "in-progress"
-            entries = [*stays, *(self._reserved(one) for one in stays if rng.random() < 0.2)]
+            entries = [*stays, *(self._reserved(stay) for stay in stays if rng.random() < 0.2)]
             yield Visit(
                 id=self._ids.new("Encounter"),
                 patient=patient,
@@ -227,35 +229,39 @@ def ward_resources(scene: WardScene) -> list[Resource]:
     return [*map(patient_resource, scene.people), *map(_location, scene.places), *map(visit_resource, scene.visits)]
 
 
-def _location(one: Place) -> Resource:
+def _location(place: Place) -> Resource:
     kind = {
         "system": "http://terminology.hl7.org/CodeSystem/location-physical-type",
-        "code": one.kind,
-        "display": _KINDS[one.kind],
+        "code": place.kind,
+        "display": _KINDS[place.kind],
     }
     return {
         "resourceType": "Location",
-        "id": one.id,
+        "id": place.id,
         "status": "active",
-        "name": one.name,
+        "name": place.name,
         "physicalType": {"coding": [kind]},
-        **({"partOf": reference("Location", one.part_of)} if one.part_of else {}),
+        **({"partOf": reference("Location", place.part_of)} if place.part_of else {}),
     }
 
 
 def visit_resource(visit: Visit) -> Resource:
     """Build the Encounter of a visit."""
-    ends = [one.end for one in visit.stays]
+    ends = [stay.end for stay in visit.stays]
     return {
         "resourceType": "Encounter",
         "id": visit.id,
         "status": visit.status,
         "class": dict(_CLASS),
         "subject": reference("Patient", visit.patient),
-        "period": _period(min(one.start for one in visit.stays), max(ends) if all(ends) else ""),
+        "period": _period(min(stay.start for stay in visit.stays), max(ends) if all(ends) else ""),
         "location": [
-            {"location": reference("Location", one.place), "status": one.status, "period": _period(one.start, one.end)}
-            for one in visit.stays
+            {
+                "location": reference("Location", stay.place),
+                "status": stay.status,
+                "period": _period(stay.start, stay.end),
+            }
+            for stay in visit.stays
         ],
     }
 
@@ -272,23 +278,27 @@ def parse_visit(encounter: Resource) -> Visit:
         status=encounter["status"],
         stays=tuple(
             Stay(
-                place=one["location"]["reference"].removeprefix("Location/"),
-                status=one["status"],
-                start=instant(parse_instant(one["period"]["start"])),
-                end=instant(parse_instant(one["period"]["end"])) if "end" in one["period"] else "",
+                place=location["location"]["reference"].removeprefix("Location/"),
+                status=location["status"],
+                start=instant(parse_instant(location["period"]["start"])),
+                end=instant(parse_instant(location["period"]["end"])) if "end" in location["period"] else "",
             )
-            for one in encounter["location"]
+            for location in encounter["location"]
         ),
     )
 
 
 def parse_parents(locations: Sequence[Resource]) -> dict[str, str]:
     """Read the id of the place of which each Location is a part."""
-    return {one["id"]: one["partOf"]["reference"].removeprefix("Location/") for one in locations if "partOf" in one}
+    return {
+        location["id"]: location["partOf"]["reference"].removeprefix("Location/")
+        for location in locations
+        if "partOf" in location
+    }
 
 
 def parse_rooms(locations: Sequence[Resource]) -> dict[str, str]:
     """Read the id of the room of each room and bed."""
     parents = parse_parents(locations)
-    kinds = {one["id"]: one["physicalType"]["coding"][0]["code"] for one in locations}
+    kinds = {location["id"]: location["physicalType"]["coding"][0]["code"] for location in locations}
     return {id: id if kind == "ro" else parents[id] for id, kind in kinds.items() if kind != "wa"}

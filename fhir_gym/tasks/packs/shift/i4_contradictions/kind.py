@@ -115,23 +115,23 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[ContradictionRequest, ...] | None:
-        found: list[ContradictionRequest] = []
+        requests: list[ContradictionRequest] = []
         possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []
         for outcome in outcomes:
-            used = [(one.ask.patient, one.ask.kind) for one in found]
+            used = [(request.ask.patient, request.ask.kind) for request in requests]
             if outcome in (DONE, NOTHING_WRONG):
-                left = [one for one in possible if (one.ask.patient, one.ask.kind) not in used]
-                left = [one for one in left if (one.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
+                left = [request for request in possible if (request.ask.patient, request.ask.kind) not in used]
+                left = [request for request in left if (request.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
                 request = draw_question(rng, left)
             else:
                 measure = rng.choice(MEASURES)
                 kind = rng.choice(KINDS) if measure == "number of a type" else ""
-                names = (one for one in names_for(rng, scene.people, outcome) if (one, kind) not in used)
+                names = (name for name in names_for(rng, scene.people, outcome) if (name, kind) not in used)
                 request = _unanswerable(scene, next(names, None), measure, kind, outcome)
             if request is None:
                 return None
-            found.append(request)
-        return tuple(found)
+            requests.append(request)
+        return tuple(requests)
 
     @override
     def resources(self, scene: HistoryScene, world: World) -> list[Resource]:
@@ -159,16 +159,16 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
 
     @override
     def solve(
-        self, ask: ContradictionContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+        self, ask: ContradictionContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
     ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient, found = patients[0], []
+        patient, wrong_records = patients[0], []
         query = {"subject": f"Patient/{patient['id']}", "_count": "200"}
         for kind in KINDS:
-            found += yield from search_all(f"/{kind}", query)
-        records = [*map(parse_history, found)]
+            wrong_records += yield from search_all(f"/{kind}", query)
+        records = [*map(parse_history, wrong_records)]
         history = History(patient["birthDate"], patient["gender"], patient.get("deceasedDateTime", ""), records)
         return outcome_of(ask, history)
 
@@ -189,8 +189,10 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     ) -> list[Judgement]:
         histories = histories_of(scene)
         return [
-            judge_contradictions(one, scene, histories.get(one.patients[0] if one.patients else ""), log, answer)
-            for one, answer in zip(requests, answers, strict=True)
+            judge_contradictions(
+                request, scene, histories.get(request.patients[0] if request.patients else ""), log, answer
+            )
+            for request, answer in zip(requests, answers, strict=True)
         ]
 
 

@@ -56,7 +56,7 @@ class History:
     def __init__(self, birth_date: str, gender: str, died: str, records: Sequence[HistoryRecord]) -> None:
         self._born, self._gender, self._died = birth_date, gender, died
         self._records = records
-        self._own = {one.id for one in records if one.kind == "Encounter"}
+        self._own = {record.id for record in records if record.kind == "Encounter"}
         self._wrong: dict[Rule | None, list[HistoryRecord]] = {}
 
     def wrong(self, kind: str = "", ignoring: Rule | None = None) -> list[HistoryRecord]:
@@ -68,23 +68,23 @@ class History:
         """
         if ignoring not in self._wrong:
             self._wrong[ignoring] = [*self._find(ignoring)]
-        return [one for one in self._wrong[ignoring] if kind in ("", one.kind)]
+        return [record for record in self._wrong[ignoring] if kind in ("", record.kind)]
 
     def _find(self, ignoring: Rule | None) -> Iterator[HistoryRecord]:
-        considered = [one for one in self._records if not one.void or ignoring == "void"]
-        alone = {one.reference for one in considered if self._breaks(one, ignoring) - {ignoring}}
-        for one in considered:
-            removed = ignoring != "organ" and any(True for _ in self._removals(one, considered, alone, ignoring))
-            if one.reference in alone or removed:
-                yield one
+        considered = [record for record in self._records if not record.void or ignoring == "void"]
+        alone = {record.reference for record in considered if self._breaks(record, ignoring) - {ignoring}}
+        for record in considered:
+            removed = ignoring != "organ" and any(True for _ in self._removals(record, considered, alone, ignoring))
+            if record.reference in alone or removed:
+                yield record
 
     def removals(self, record: HistoryRecord) -> list[str]:
         """Return references to the procedures that had removed the organ of a record that is right by itself."""
-        considered = [one for one in self._records if not one.void]
-        alone = {one.reference for one in considered if self._breaks(one, None)}
+        considered = [history for history in self._records if not history.void]
+        alone = {history.reference for history in considered if self._breaks(history, None)}
         if record.reference in alone:
             return []
-        return [one.reference for one in self._removals(record, considered, alone, None)]
+        return [removal.reference for removal in self._removals(record, considered, alone, None)]
 
     def _removals(
         self, record: HistoryRecord, considered: Sequence[HistoryRecord], alone: Collection[str], ignoring: Rule | None
@@ -92,27 +92,27 @@ class History:
         fact = record.fact
         if fact is None or not fact.organ:
             return
-        for one in considered:
-            removing = one.fact is not None and one.fact.removes and one.fact.organ == fact.organ
-            credible = one.reference not in alone or ignoring == "wrong removal"
-            if removing and credible and _time(one, ignoring) < _time(record, ignoring):
-                yield one
+        for history in considered:
+            removing = history.fact is not None and history.fact.removes and history.fact.organ == fact.organ
+            credible = history.reference not in alone or ignoring == "wrong removal"
+            if removing and credible and _time(history, ignoring) < _time(record, ignoring):
+                yield history
 
     def _breaks(self, record: HistoryRecord, ignoring: Rule | None) -> set[Rule]:
         """Return the rules that a record breaks by itself, without other procedures."""
         time = _time(record, ignoring)
-        found: set[Rule] = set()
+        broken: set[Rule] = set()
         if time[:10] < self._born:
-            found.add("birth")
+            broken.add("birth")
         if self._died and time > self._died:
-            found.add("death")
+            broken.add("death")
         if record.kind == "Encounter" and record.other_time < record.time:
-            found.add("order")
+            broken.add("order")
         if record.encounter and record.encounter not in self._own:
-            found.add("encounter")
+            broken.add("encounter")
         if record.fact is not None and record.fact.gender not in ("", self._gender):
-            found.add("gender")
-        return found
+            broken.add("gender")
+        return broken
 
 
 def _time(record: HistoryRecord, ignoring: Rule | None) -> str:
@@ -124,11 +124,11 @@ def _time(record: HistoryRecord, ignoring: Rule | None) -> str:
 def histories_of(scene: HistoryScene) -> dict[str, History]:
     """Return the history of each patient by id."""
     records: dict[str, list[HistoryRecord]] = {}
-    for one in scene.records:
-        records.setdefault(one.patient, []).append(one)
+    for record in scene.records:
+        records.setdefault(record.patient, []).append(record)
     return {
-        one.id: History(one.person.birth_date, one.person.gender, one.died, records.get(one.id, ()))
-        for one in scene.patients
+        patient.id: History(patient.person.birth_date, patient.person.gender, patient.died, records.get(patient.id, ()))
+        for patient in scene.patients
     }
 
 
@@ -140,10 +140,10 @@ def outcome_of(ask: ContradictionContent, history: History, ignoring: Rule | Non
         history: The records of the patient.
         ignoring: A rule that is not applied.
     """
-    found = history.wrong(ask.kind, ignoring)
-    if not found:
+    wrong = history.wrong(ask.kind, ignoring)
+    if not wrong:
         return NOTHING_WRONG
-    return ", ".join(sorted(one.id for one in found)) if ask.measure == "ids" else str(len(found))
+    return ", ".join(sorted(record.id for record in wrong)) if ask.measure == "ids" else str(len(wrong))
 
 
 def agrees(ask: ContradictionContent, outcome: str, answer: str) -> bool:
@@ -163,20 +163,20 @@ def records_that_would_be_wrong(request: ContradictionRequest, scene: HistorySce
     encounter of another patient.
     """
     patient = request.patients[0]
-    others = [one for one in scene.records if one.patient != patient and not one.void]
-    encounters = [one.id for one in others if one.kind == "Encounter"]
-    found = []
+    others = [record for record in scene.records if record.patient != patient and not record.void]
+    encounters = [record.id for record in others if record.kind == "Encounter"]
+    candidates = []
     for kind in KINDS:
         if request.ask.kind in ("", kind):
             rng = seeded_random("wrong", patient, request.ask, kind)
-            model = rng.choice([one for one in others if one.kind == kind])
+            model = rng.choice([record for record in others if record.kind == kind])
             wrong: dict[str, str] = {"encounter": model.encounter or rng.choice(encounters)}
             if kind == "Encounter":
                 start, end = sorted((model.time, model.other_time))
                 wrong = {"time": end, "other_time": start}
             names = {"id": f"wrong-{patient}", "patient": patient}
-            found.append(history_resource(model.model_copy(update={**names, **wrong})))
-    return found
+            candidates.append(history_resource(model.model_copy(update={**names, **wrong})))
+    return candidates
 
 
 def judge_contradictions(
@@ -191,15 +191,17 @@ def judge_contradictions(
         log: What the agent looked up.
         answer: The reported outcome.
     """
-    found = patient_not_found(request, scene.people, log, answer)
-    if found is not None or history is None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=bool(found))
+    not_found = patient_not_found(request, scene.people, log, answer)
+    if not_found is not None or history is None:
+        return judge_answer(request, answer, same=answer == request.outcome, looked=bool(not_found))
     ask = request.ask
     outcome = outcome_of(ask, history)
     if outcome == NOTHING_WRONG:
-        looked = all(log.lookups_of(one) for one in records_that_would_be_wrong(request, scene))
+        looked = all(log.lookups_of(record) for record in records_that_would_be_wrong(request, scene))
         return judge_answer(request, answer, same=answer == outcome, looked=looked)
     wrong = history.wrong(ask.kind)
-    looked = all(was_read(log, one.reference) for one in wrong)
-    looked &= all(not removed or any(was_read(log, one) for one in removed) for removed in map(history.removals, wrong))
+    looked = all(was_read(log, record.reference) for record in wrong)
+    looked &= all(
+        not removed or any(was_read(log, record) for record in removed) for removed in map(history.removals, wrong)
+    )
     return judge_answer(request, answer, same=agrees(ask, outcome, answer), looked=looked)

@@ -110,7 +110,7 @@ FACTS = (
     Fact("Observation", "718-7", "Hemoglobin [Mass/volume] in Blood", unit="g/dL", values=(8, 17)),
 )
 """What results, procedures and diagnoses are about."""
-_BY_CODE = MappingProxyType({one.code: one for one in FACTS})
+_BY_CODE = MappingProxyType({fact.code: fact for fact in FACTS})
 
 
 class HistoryRecord(Params):
@@ -185,7 +185,7 @@ class HistoryScene(Params):
     @property
     def people(self) -> list[Person]:
         """The people."""
-        return [one.person for one in self.patients]
+        return [patient.person for patient in self.patients]
 
 
 def draw_histories(
@@ -201,19 +201,19 @@ def draw_histories(
         twins: Number of further patients who share name and date of birth with another patient.
         most: Largest number of records of each type for each patient; the fewest are half of it.
     """
-    patients = [_patient(rng, world.now, one) for one in draw_patients(rng, world, ids, people, twins)]
+    patients = [_patient(rng, world.now, patient) for patient in draw_patients(rng, world, ids, people, twins)]
     drawer = _Drawer(rng, world.now, ids)
     encounters = {
-        one.id: [drawer.encounter(one) for _ in range(rng.randint(most["Encounter"] // 2, most["Encounter"]))]
-        for one in patients
+        patient.id: [drawer.encounter(patient) for _ in range(rng.randint(most["Encounter"] // 2, most["Encounter"]))]
+        for patient in patients
     }
-    everywhere = [one.id for found in encounters.values() for one in found]
-    records = [one for found in encounters.values() for one in found]
-    for one in patients:
-        own = [found.id for found in encounters[one.id]]
+    everywhere = [record.id for records_of_patient in encounters.values() for record in records_of_patient]
+    records = [record for records_of_patient in encounters.values() for record in records_of_patient]
+    for patient in patients:
+        own = [record.id for record in encounters[patient.id]]
         for kind in KINDS[1:]:
             count = rng.randint(most[kind] // 2, most[kind])
-            records += [drawer.record(one, kind, own, everywhere) for _ in range(count)]
+            records += [drawer.record(patient, kind, own, everywhere) for _ in range(count)]
     return HistoryScene(patients=tuple(patients), records=tuple(records))
 
 
@@ -255,9 +255,9 @@ class _Drawer:
             everywhere: Ids of the encounters of all patients.
         """
         rng = self._rng
-        facts = [one for one in FACTS if one.kind == kind]
+        facts = [fact for fact in FACTS if fact.kind == kind]
         if rng.random() < 0.75:
-            facts = [one for one in facts if one.gender in ("", patient.person.gender)]
+            facts = [fact for fact in facts if fact.gender in ("", patient.person.gender)]
         fact, time, place = rng.choice(facts), self._time(patient), rng.random()
         later = parse_instant(time) + timedelta(minutes=rng.randrange(60, 12 * _DAY))
         return HistoryRecord(
@@ -279,10 +279,10 @@ class _Drawer:
     def _time(self, patient: Patient) -> str:
         """Draw a time that no other record has: mostly in the last years of life, sometimes near birth or death."""
         while True:
-            found = instant(self._moment(patient))
-            if found not in self._times:
-                self._times.add(found)
-                return found
+            drawn_time = instant(self._moment(patient))
+            if drawn_time not in self._times:
+                self._times.add(drawn_time)
+                return drawn_time
 
     def _moment(self, patient: Patient) -> datetime:
         rng = self._rng
@@ -304,43 +304,43 @@ def history_resources(scene: HistoryScene) -> list[Resource]:
 
 
 def _patient_resource(patient: Patient) -> Resource:
-    found: Resource = {}
+    patient_elements: Resource = {}
     for name, value in patient_resource(patient.person).items():
-        found[name] = value
+        patient_elements[name] = value
         if name == "birthDate" and patient.died:
-            found["deceasedDateTime"] = patient.died
-    return found
+            patient_elements["deceasedDateTime"] = patient.died
+    return patient_elements
 
 
-def history_resource(one: HistoryRecord) -> Resource:
+def history_resource(record: HistoryRecord) -> Resource:
     """Build the resource of a record."""
-    made: Resource = {"resourceType": one.kind, "id": one.id}
-    subject = {"subject": reference("Patient", one.patient)}
-    if one.encounter:
-        subject["encounter"] = reference("Encounter", one.encounter)
-    if one.kind == "Encounter":
-        code, display = _CLASSES[one.value]
+    resource: Resource = {"resourceType": record.kind, "id": record.id}
+    subject = {"subject": reference("Patient", record.patient)}
+    if record.encounter:
+        subject["encounter"] = reference("Encounter", record.encounter)
+    if record.kind == "Encounter":
+        code, display = _CLASSES[record.value]
         kind = {"system": "http://terminology.hl7.org/CodeSystem/v3-ActCode", "code": code, "display": display}
-        return made | {
-            "status": one.status,
+        return resource | {
+            "status": record.status,
             "class": kind,
             **subject,
-            "period": {"start": one.time, "end": one.other_time},
+            "period": {"start": record.time, "end": record.other_time},
         }
-    fact = _BY_CODE[one.code]
-    system = LOINC if one.kind == "Observation" else SNOMED
+    fact = _BY_CODE[record.code]
+    system = LOINC if record.kind == "Observation" else SNOMED
     concept = {"coding": [{"system": system, "code": fact.code, "display": fact.name}], "text": fact.name}
-    about = {"code": concept, **subject, TIMES[one.kind]: one.time}
-    if one.kind == "Procedure":
-        return made | {"status": one.status, **about}
-    if one.kind == "Condition":
+    about = {"code": concept, **subject, TIMES[record.kind]: record.time}
+    if record.kind == "Procedure":
+        return resource | {"status": record.status, **about}
+    if record.kind == "Condition":
         clinical = {"clinicalStatus": {"coding": [{"system": _CLINICAL, "code": "active"}]}}
-        verification = {"coding": [{"system": _VERIFICATION, "code": one.status}]}
+        verification = {"coding": [{"system": _VERIFICATION, "code": record.status}]}
         # An erroneous Condition has no clinical status (con-5).
-        states = {**({} if one.status == "entered-in-error" else clinical), "verificationStatus": verification}
-        return made | {**states, **about, "recordedDate": one.other_time}
-    quantity = {"value": one.value, "unit": fact.unit, "system": _UCUM, "code": fact.unit}
-    return made | {"status": one.status, **about, "issued": one.other_time, "valueQuantity": quantity}
+        states = {**({} if record.status == "entered-in-error" else clinical), "verificationStatus": verification}
+        return resource | {**states, **about, "recordedDate": record.other_time}
+    quantity = {"value": record.value, "unit": fact.unit, "system": _UCUM, "code": fact.unit}
+    return resource | {"status": record.status, **about, "issued": record.other_time, "valueQuantity": quantity}
 
 
 def parse_history(resource: Resource) -> HistoryRecord:
@@ -363,9 +363,9 @@ def parse_history(resource: Resource) -> HistoryRecord:
 
 def lines_of_facts() -> Iterator[str]:
     """Yield a line for prompts for each code to which a rule refers."""
-    for one in FACTS:
-        if one.matters:
-            system = "LOINC" if one.kind == "Observation" else "SNOMED CT"
-            only = {"female": "only possible for women", "male": "only possible for men"}.get(one.gender, "")
-            organ = f"{'removes' if one.removes else 'is about'} the {one.organ}" if one.organ else ""
-            yield f"  - {one.name} ({one.kind}, {system} {one.code}): {'; '.join(filter(None, (only, organ)))}"
+    for fact in FACTS:
+        if fact.matters:
+            system = "LOINC" if fact.kind == "Observation" else "SNOMED CT"
+            only = {"female": "only possible for women", "male": "only possible for men"}.get(fact.gender, "")
+            organ = f"{'removes' if fact.removes else 'is about'} the {fact.organ}" if fact.organ else ""
+            yield f"  - {fact.name} ({fact.kind}, {system} {fact.code}): {'; '.join(filter(None, (only, organ)))}"

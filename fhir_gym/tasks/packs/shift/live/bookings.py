@@ -36,11 +36,11 @@ def draw_bookings(
         count: Number of bookings.
         minutes: Minutes from the start of the shift until the last booking.
     """
-    named = {id for one in requests for id in getattr(one.request, "patients", ())}
-    others = [one.id for one in scene.people if one.id not in named]
+    named = {id for request in requests for id in getattr(request.request, "patients", ())}
+    others = [person.id for person in scene.people if person.id not in named]
     doctors, now = scene.by_schedule(), parse_instant(scene.now)
     free = [slot for slot in scene.slots_in_order if slot.status == "free" and slot.start > scene.now]
-    rivals = [(one, slots) for one in requests if (slots := _slots_for(one, scene, free))]
+    rivals = [(request, slots) for request in requests if (slots := _slots_for(request, scene, free))]
     for _ in range(count if others else 0):
         if rivals and rng.random() < _CONTESTED:
             rival, slots = rng.choice(rivals)
@@ -55,16 +55,16 @@ def draw_bookings(
         yield ColleagueBooking(patient=rng.choice(others), choices=choices, **when)
 
 
-def _slots_for(one: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSlot]) -> list[ClinicSlot]:
+def _slots_for(request: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSlot]) -> list[ClinicSlot]:
     """Return the free slots that a request may ask for; none if it asks for no slot."""
-    ask, doctors = one.request.ask, scene.by_schedule()
+    ask, doctors = request.request.ask, scene.by_schedule()
     if isinstance(ask, BookingContent):
-        found = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
-        if isinstance(scene, PolicyClinicScene) and len(one.request.patients) == 1:
+        suitable = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
+        if isinstance(scene, PolicyClinicScene) and len(request.request.patients) == 1:
             values = values_for(ask, scene, scene.library)
-            limits = limits_for(values, ask, one.request.patients[0], Calendar.at_start(scene))
-            found = [slot for slot in found if limits and limits.suits(slot.start, slot.minutes)]
-        return found
+            limits = limits_for(values, ask, request.request.patients[0], Calendar.at_start(scene))
+            suitable = [slot for slot in suitable if limits and limits.suits(slot.start, slot.minutes)]
+        return suitable
     if isinstance(ask, ChangeContent) and ask.change == "move":
         own = [slot for slot in free if ask.is_with(doctors[slot.schedule].person)]
         return [slot for slot in own if ask.suits(slot.start, slot.minutes)]

@@ -26,7 +26,7 @@ def duration(response: Response) -> timedelta:
     """Return the time that a request took, judged by what the server did."""
     if response.status >= 400:
         return READ
-    return sum((WRITE if one.effect else READ for one in response.done), timedelta()) or READ
+    return sum((WRITE if interaction.effect else READ for interaction in response.done), timedelta()) or READ
 
 
 class Watch:

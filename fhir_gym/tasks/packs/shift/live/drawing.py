@@ -89,8 +89,8 @@ class LiveDrawing:
         self.scenes, chosen = self._draw_scenes()
         requesters = [_organization(self._ids.new("Organization"), name) for name in _REQUESTERS]
         self.organizations = [_organization(self.desk, self.desk_name), *requesters]
-        offices = [f"Organization/{one['id']}" for one in requesters]
-        patients = [one for one in self._resources() if one["resourceType"] == "Patient"]
+        offices = [f"Organization/{requester['id']}" for requester in requesters]
+        patients = [resource for resource in self._resources() if resource["resourceType"] == "Patient"]
         drawing = RequestDrawing(rng, self._ids, size, kinds, self.scenes, self._staff(), offices, patients)
         self.requests = self._schedule(chosen, drawing)
         self.namesakes = drawing.namesakes
@@ -115,7 +115,7 @@ class LiveDrawing:
             else:
                 raise TaskError(f"kind {key} found no scene without records of others in {_TRIES} tries")
             scenes[key] = scene
-            chosen += [(key, one) for one in requests]
+            chosen += [(key, request) for request in requests]
         return scenes, chosen
 
     def _share(self) -> Counter[str]:
@@ -139,33 +139,33 @@ class LiveDrawing:
 
     def _draw_amendments(self, chosen: Sequence[str]) -> dict[str, list[datetime]]:
         """Draw for each kind the moments at which its policies are amended, all of them far from start and end."""
-        found: dict[str, list[datetime]] = {key: [] for key in chosen}
+        moments: dict[str, list[datetime]] = {key: [] for key in chosen}
         amended = [key for key in chosen if self._kinds[key].has_policies]
         first, last = (round(self._size.minutes * share) for share in _AMENDED)
         possible = [*range(first + -first % _STEP, last + 1, _STEP)]
         for minutes in self._rng.sample(possible, min(self._size.amendments, len(possible))):
             if amended:
-                found[self._rng.choice(amended)].append(self.now + timedelta(minutes=minutes))
-        return found
+                moments[self._rng.choice(amended)].append(self.now + timedelta(minutes=minutes))
+        return moments
 
     def _draw_kind(
         self, kind: RequestKind[Any, Any], count: int, amended_at: tuple[datetime, ...]
     ) -> tuple[Any, Sequence[Any]]:
         size = ShiftSize(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
-            wanted = self._draw_outcomes(kind, count)
+            outcomes = self._draw_outcomes(kind, count)
             scene = kind.draw_scene(self._rng, self._world, self._ids, size)
-            chosen = kind.choose(self._rng, self._world, scene, wanted)
+            chosen = kind.choose(self._rng, self._world, scene, outcomes)
             if chosen is not None:
                 return scene, chosen
         raise TaskError(f"kind {kind.key} found no scene for its requests in {_TRIES} tries")
 
     def _draw_outcomes(self, kind: RequestKind[Any, Any], count: int) -> list[str]:
         """Draw the outcomes of requests; the search for the patient alone settles few of them."""
-        others = [one for one in (DONE, *kind.codes) if one not in BY_NAME]
+        others = [code for code in (DONE, *kind.codes) if code not in BY_NAME]
         return [
-            self._rng.choice(others) if one in BY_NAME and self._rng.random() < _FEWER else one
-            for one in kind.draw_outcomes(self._rng, count)
+            self._rng.choice(others) if outcome in BY_NAME and self._rng.random() < _FEWER else outcome
+            for outcome in kind.draw_outcomes(self._rng, count)
         ]
 
     def _is_small(self, kind: RequestKind[Any, Any]) -> bool:
@@ -192,78 +192,82 @@ class LiveDrawing:
         later = sorted(rng.randint(1, size.minutes) for _ in range(len(order) - size.waiting))
         arrivals = [*[-rng.randint(1, 60) for _ in range(size.waiting)], *later]
         arrivals[: size.waiting] = sorted(arrivals[: size.waiting])
-        drawn = [drawing.draw(*one, rng.choice(_PRIORITIES)) for one in order]
+        drawn = [drawing.draw(*shuffled_group, rng.choice(_PRIORITIES)) for shuffled_group in order]
         drawn = [*self._with_record_updates(drawn)]
-        works = [self._work(one, arrival) for one, arrival in zip(drawn, arrivals, strict=True)]
+        works = [self._work(request, arrival) for request, arrival in zip(drawn, arrivals, strict=True)]
         dues = draw_due_times(rng, works)
-        return tuple(self._timed(*one) for one in zip(drawn, works, dues, strict=True))
+        return tuple(self._timed(*work) for work in zip(drawn, works, dues, strict=True))
 
     def _with_record_updates(self, drawn: Sequence[DeskRequest]) -> Iterator[DeskRequest]:
         """Yield the requests, some of them with an update of a record of their patient; one update for a patient."""
         updated: set[tuple[str, ...]] = set()
-        for one in drawn:
-            patients = _patients_of(one)
-            update = None if patients in updated else self._draw_record_update(one, drawn)
+        for request in drawn:
+            patients = _patients_of(request)
+            update = None if patients in updated else self._draw_record_update(request, drawn)
             if update is not None:
                 updated.add(patients)
-            yield one if update is None else one.model_copy(update={"record_update": update})
+            yield request if update is None else request.model_copy(update={"record_update": update})
 
-    def _draw_record_update(self, one: DeskRequest, others: Sequence[DeskRequest]) -> RecordUpdate | None:
+    def _draw_record_update(self, request: DeskRequest, others: Sequence[DeskRequest]) -> RecordUpdate | None:
         """Draw an update of a record that changes what is right for a request alone."""
-        rng, kind, scene = self._rng, self._kinds[one.kind], self.scenes[one.kind]
-        if one.message_after or rng.random() >= self._size.events * _UPDATED:
+        rng, kind, scene = self._rng, self._kinds[request.kind], self.scenes[request.kind]
+        if request.message_after or rng.random() >= self._size.events * _UPDATED:
             return None
-        alike = [each for each in others if each.kind == one.kind and each.id != one.id]
-        same = [each.request for each in alike if _patients_of(each) == _patients_of(one)]
-        drawn = kind.draw_status_update(rng, self._world, one.request, same, scene)
+        alike = [each for each in others if each.kind == request.kind and each.id != request.id]
+        same = [each.request for each in alike if _patients_of(each) == _patients_of(request)]
+        drawn = kind.draw_status_update(rng, self._world, request.request, same, scene)
         if drawn is None:
             return None
         update, outcome, record = drawn
         return RecordUpdate(after=rng.randint(*_UPDATED_AFTER), update=update, record=record, outcome=outcome)
 
-    def _work(self, one: DeskRequest, arrival: int) -> Work:
+    def _work(self, request: DeskRequest, arrival: int) -> Work:
         """Return the work that a request usually takes, and draw whether it becomes urgent."""
-        again = one.record_update or (one.message_after and not one.message_withdraws)
-        minutes = self._minutes(self._kinds[one.kind]) + bool(one.asks) * _MINUTES_TO_ASK + bool(again) * _MINUTES_AGAIN
-        hurries = one.priority != "stat" and self._rng.random() < self._size.events * _HURRIED
-        return Work(arrival, one.priority, minutes, self._draw_change(arrival) if hurries else None)
+        again = request.record_update or (request.message_after and not request.message_withdraws)
+        minutes = (
+            self._minutes(self._kinds[request.kind])
+            + bool(request.asks) * _MINUTES_TO_ASK
+            + bool(again) * _MINUTES_AGAIN
+        )
+        hurries = request.priority != "stat" and self._rng.random() < self._size.events * _HURRIED
+        return Work(arrival, request.priority, minutes, self._draw_change(arrival) if hurries else None)
 
     def _draw_change(self, arrival: int) -> int:
         """Draw the minute at which a request changes if nobody works on it yet."""
         return max(arrival, 0) + self._rng.randint(*_CHANGED_AFTER)
 
-    def _timed(self, one: DeskRequest, work: Work, due: Due) -> DeskRequest:
+    def _timed(self, request: DeskRequest, work: Work, due: Due) -> DeskRequest:
         """Return a request with the times of what happens to it."""
         withdraws = work.hurried is None and self._rng.random() < self._size.events * _WITHDRAWN
         changed = self._draw_change(work.arrival)
         # When the answer arrives, other work may just have been begun.
-        wait = LONGEST_STRETCH + LONGEST_ANSWER if one.asks else 0
+        wait = LONGEST_STRETCH + LONGEST_ANSWER if request.asks else 0
         hurried = self._time(work.hurried) if work.hurried is not None and due.hurried < due.usual else ""
-        return one.model_copy(
+        return request.model_copy(
             update={
                 "arrives": self._time(work.arrival),
                 "due": self._time(rounded(due.usual + wait)),
                 "withdrawn": self._time(changed) if withdraws else "",
                 "hurried": hurried,
                 "hurried_due": self._time(rounded(due.hurried + wait)) if hurried else "",
-                "reworded": self._time(changed) if one.first and not one.message_after else "",
+                "reworded": self._time(changed) if request.first and not request.message_after else "",
                 "changes_at_look": self._rng.choice(_LOOKS) if self._rng.random() < _SOON_AFTER_LOOK else 0,
                 "changes_after": self._rng.randint(*_AFTER_LOOK),
             }
         )
 
-    def _with_note(self, one: DeskRequest) -> DeskRequest:
+    def _with_note(self, request: DeskRequest) -> DeskRequest:
         """Draw whether a colleague adds a note to a Task."""
         if self._rng.random() >= self._size.events * _NOTED:
-            return one
+            return request
         note, after = self._rng.choice(_NOTES), self._rng.randint(*_NOTED_AFTER)
-        return one.model_copy(update={"note": note, "note_after": after})
+        return request.model_copy(update={"note": note, "note_after": after})
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
         """Draw what colleagues book at each place."""
         for key, scene in self.scenes.items():
             if isinstance(scene, ClinicScene) and not self._kinds[key].is_sweep:
-                requests = [one for one in self.requests if one.kind == key]
+                requests = [request for request in self.requests if request.kind == key]
                 yield from draw_bookings(self._rng, scene, requests, self._size.bookings, self._size.minutes)
 
     def _time(self, minutes: int) -> str:
@@ -277,15 +281,15 @@ def _organization(id: str, name: str) -> Resource:
     return {"resourceType": "Organization", "id": id, "active": True, "name": name}
 
 
-def _patients_of(one: DeskRequest) -> tuple[str, ...]:
+def _patients_of(request: DeskRequest) -> tuple[str, ...]:
     """Return the ids of the patients whom a request may mean."""
-    found: tuple[str, ...] = getattr(one.request, "patients", ())
-    return found
+    patients: tuple[str, ...] = getattr(request.request, "patients", ())
+    return patients
 
 
 def _shuffled_groups(rng: random.Random, chosen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Mix requests of several kinds; those of one kind keep their order."""
-    queues = {key: [one for kind, one in chosen if kind == key] for key, _ in chosen}
+    queues = {key: [request for kind, request in chosen if kind == key] for key, _ in chosen}
     order = [key for key, _ in chosen]
     rng.shuffle(order)
     return [(key, queues[key].pop(0)) for key in order]
@@ -310,14 +314,24 @@ class _Taken:
         Returns:
             Whether the scene was added.
         """
-        patients = {(*name_of(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
-        keys = patients | _absent(requests) | {(one["resourceType"], one["id"]) for one in resources}
-        keys |= {("Practitioner", *name_of(one)) for one in resources if one["resourceType"] == "Practitioner"}
-        names = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
+        patients = {
+            (*name_of(resource), str(resource.get("birthDate")))
+            for resource in resources
+            if resource["resourceType"] == "Patient"
+        }
+        keys = patients | _absent(requests) | {(resource["resourceType"], resource["id"]) for resource in resources}
+        keys |= {
+            ("Practitioner", *name_of(resource)) for resource in resources if resource["resourceType"] == "Practitioner"
+        }
+        names = [
+            (resource["resourceType"], resource["name"])
+            for resource in resources
+            if isinstance(resource.get("name"), str)
+        ]
         alike = any(
-            kind == other and (name.startswith(known) or known.startswith(name))
+            kind == other and (name.startswith(other_name) or other_name.startswith(name))
             for kind, name in names
-            for other, known in self._names
+            for other, other_name in self._names
         )
         if alike or keys & self._keys:
             return False
@@ -328,5 +342,9 @@ class _Taken:
 
 def _absent(requests: Sequence[Any]) -> set[tuple[str, ...]]:
     """Return the names and dates of birth of the patients who must not be on file."""
-    asks = (one.ask for one in requests if not getattr(one, "patients", ("",)) and hasattr(one.ask, "patient"))
+    asks = (
+        request.ask
+        for request in requests
+        if not getattr(request, "patients", ("",)) and hasattr(request.ask, "patient")
+    )
     return {(ask.patient.given, ask.patient.family, ask.patient.birth_date) for ask in asks}

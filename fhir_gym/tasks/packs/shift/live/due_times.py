@@ -60,23 +60,23 @@ def draw_due_times(rng: random.Random, works: Sequence[Work]) -> list[Due]:
         rng: Random generator.
         works: The requests in the order of their arrival.
     """
-    arrivals, minutes = [one.arrival for one in works], [one.minutes for one in works]
-    ends = completion_times(arrivals, [_RANK[one.priority] for one in works], minutes)
-    usual = [rounded(end + rng.randint(*_SLACK[one.priority])) for end, one in zip(ends, works, strict=True)]
-    dues = [_hurried_due(one, due) for due, one in zip(usual, works, strict=True)]
+    arrivals, minutes = [work.arrival for work in works], [work.minutes for work in works]
+    ends = completion_times(arrivals, [_RANK[work.priority] for work in works], minutes)
+    usual = [rounded(end + rng.randint(*_SLACK[work.priority])) for end, work in zip(ends, works, strict=True)]
+    dues = [_hurried_due(work, due) for due, work in zip(usual, works, strict=True)]
     # Who always handles the request that is due first must be in time, too, at any speed. Faster work is not always
     # earlier: an urgent request may arrive just after another one was begun.
     for speed in _SPEEDS:
-        ends = completion_times(arrivals, dues, [one * speed for one in minutes])
+        ends = completion_times(arrivals, dues, [minute * speed for minute in minutes])
         dues = [max(due, rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
-    earliest = [max(SHORTEST_NOTICE, LONGEST_STRETCH + one.minutes + _MARGIN) for one in works]
-    dues = [max(due, rounded(one.arrival + first)) for due, one, first in zip(dues, works, earliest, strict=True)]
-    return [Due(max(due, one), due) for due, one in zip(dues, usual, strict=True)]
+    earliest = [max(SHORTEST_NOTICE, LONGEST_STRETCH + work.minutes + _MARGIN) for work in works]
+    dues = [max(due, rounded(work.arrival + first)) for due, work, first in zip(dues, works, earliest, strict=True)]
+    return [Due(max(due, usual_due), due) for due, usual_due in zip(dues, usual, strict=True)]
 
 
-def _hurried_due(one: Work, due: int) -> int:
+def _hurried_due(work: Work, due: int) -> int:
     """Return the minute at which a request is due after it became urgent, if it does."""
-    return due if one.hurried is None else min(due, rounded(one.hurried + 2 * LONGEST_STRETCH + 3 * one.minutes))
+    return due if work.hurried is None else min(due, rounded(work.hurried + 2 * LONGEST_STRETCH + 3 * work.minutes))
 
 
 def completion_times(arrivals: Sequence[int], ranks: Sequence[int], minutes: Sequence[float]) -> list[float]:
@@ -92,11 +92,11 @@ def completion_times(arrivals: Sequence[int], ranks: Sequence[int], minutes: Seq
     ends, rest = [0.0] * len(arrivals), list(minutes)
     left, now = list(range(len(arrivals))), 0.0
     while left:
-        waiting = [one for one in left if arrivals[one] <= now]
+        waiting = [place for place in left if arrivals[place] <= now]
         if not waiting:
             now = float(arrivals[left[0]])
             continue
-        taken = min(waiting, key=lambda one: (ranks[one], arrivals[one], one))
+        taken = min(waiting, key=lambda place: (ranks[place], arrivals[place], place))
         worked = rest[taken] if minutes[taken] <= LONGEST_STRETCH else min(rest[taken], _STRETCH)
         now += worked
         rest[taken] -= worked

@@ -45,9 +45,11 @@ class GoldDesk:
         self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], rank: Callable[[Resource], Any] | None = None
     ) -> None:
         self._p, self._kinds, self._rank = p, kinds, rank or self._usual_rank
-        self._by_text = {one.text: one for one in p.requests}
+        self._by_text = {request.text: request for request in p.requests}
         self._by_text |= {
-            one.first_text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first
+            request.first_text: request.model_copy(update={"request": request.first})
+            for request in p.requests
+            if request.first
         }
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
@@ -102,16 +104,18 @@ class GoldDesk:
     def _worklist(self) -> Found:
         """Look at the open Tasks and the messages about them."""
         query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
-        found = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
-        tasks = self._open = [one for one in found if one["resourceType"] == "Task"]
-        messages = (one for one in found if one["resourceType"] == "Communication" and "sender" in one)
+        resources = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
+        tasks = self._open = [task for task in resources if task["resourceType"] == "Task"]
+        messages = (
+            message for message in resources if message["resourceType"] == "Communication" and "sender" in message
+        )
         self._messages |= {
-            one["basedOn"][0]["reference"]: one["payload"][0]["contentString"]
-            for one in messages
-            if "inResponseTo" not in one
+            message["basedOn"][0]["reference"]: message["payload"][0]["contentString"]
+            for message in messages
+            if "inResponseTo" not in message
         }
         # If there was nothing to do, the search took until the next Task arrived.
-        self._watch.move_to(max((parse_instant(one["authoredOn"]) for one in tasks), default=self._watch.now) + READ)
+        self._watch.move_to(max((parse_instant(task["authoredOn"]) for task in tasks), default=self._watch.now) + READ)
         self._looked = self._watch.now
         return tasks
 
@@ -129,7 +133,7 @@ class GoldDesk:
 
     def _handle(self, task: Resource) -> Generator[Action, Json, None]:
         """Handle a Task that is in-progress, or ask about it."""
-        one = self._by_text[task["description"]]
+        request = self._by_text[task["description"]]
         told = yield from self._answer_about(task)
         if _is_for_organization(task):
             if not told:
@@ -140,20 +144,22 @@ class GoldDesk:
                 return
         born = ""
         if NOT_GIVEN in task["description"]:
-            born = told.rpartition(" ")[2].rstrip(".") if told else (yield from self._only_birth_date(one))
+            born = told.rpartition(" ")[2].rstrip(".") if told else (yield from self._only_birth_date(request))
             if not born:
                 yield from self._ask(task, WHICH_PATIENT)
                 return
-        self._at_hand.append(one)
-        outcome = yield from self._work(task, one, born)
+        self._at_hand.append(request)
+        outcome = yield from self._work(task, request, born)
         self._at_hand.pop()
-        declined = (WITHDRAWN, *self._kinds[one.kind].codes)
-        yield from self._close(task, outcome, is_value=bool(self._kinds[one.kind].value) and outcome not in declined)
+        declined = (WITHDRAWN, *self._kinds[request.kind].codes)
+        yield from self._close(
+            task, outcome, is_value=bool(self._kinds[request.kind].value) and outcome not in declined
+        )
 
-    def _work(self, task: Resource, one: DeskRequest, born: str) -> Solution:
+    def _work(self, task: Resource, request: DeskRequest, born: str) -> Solution:
         """Do what a request wants unless a message says something else, and return the outcome."""
         yield from self._wait_for_others(task)
-        solution, has_decided, heard = self._solve(one, _ask_of(one, born)), False, ""
+        solution, has_decided, heard = self._solve(request, _ask_of(request, born)), False, ""
         answer: Json = None
         while True:
             action, outcome = _next(solution, answer)
@@ -164,13 +170,13 @@ class GoldDesk:
                     heard, described = message, description_in(message)
                     if not described:
                         return WITHDRAWN
-                    solution, answer = self._solve(one, _ask_of(self._by_text[described], born)), None
+                    solution, answer = self._solve(request, _ask_of(self._by_text[described], born)), None
                     continue
                 has_decided = True
             if action is None:
                 return outcome
             answer = yield action
-            yield from self._interrupt(task, one)
+            yield from self._interrupt(task, request)
 
     def _wait_for_others(self, task: Resource) -> Generator[Action, Json, None]:
         """Look at the worklist until the requester has had enough time to object, and colleagues to update records."""
@@ -181,12 +187,12 @@ class GoldDesk:
         """Look at the worklist and the messages immediately before the decision about a Task."""
         yield from self._worklist()
 
-    def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
+    def _interrupt(self, task: Resource, request: DeskRequest) -> Generator[Action, Json, None]:
         """During long work, look at the worklist from time to time, and handle what is due earlier.
 
         Requests of the same kind wait, because their records may be those of the work at hand.
         """
-        if self._kinds[one.kind].minutes <= LONGEST_STRETCH or self._watch.now < self._looked + _LOOK_AGAIN:
+        if self._kinds[request.kind].minutes <= LONGEST_STRETCH or self._watch.now < self._looked + _LOOK_AGAIN:
             return
         kinds = {each.kind for each in self._at_hand}
         while True:
@@ -200,14 +206,14 @@ class GoldDesk:
                 yield from self._handle(begun)
                 self._forget(begun)
 
-    def _solve(self, one: DeskRequest, ask: Any) -> Solution:
+    def _solve(self, request: DeskRequest, ask: Any) -> Solution:
         """Do what a request wants, and return the outcome."""
-        kind = self._kinds[one.kind]
-        if one.kind not in self._given:
-            values = kind.rule_values(self._p.scene[one.kind])
-            self._given[one.kind] = yield from read_rules(kind, values, self._now)
-        given = {**self._given[one.kind], POLICY_TIME: instant(self._policy_time)}
-        return (yield from kind.solve(ask, given, self._now, self._known.setdefault(one.kind, {})))
+        kind = self._kinds[request.kind]
+        if request.kind not in self._given:
+            values = kind.rule_values(self._p.scene[request.kind])
+            self._given[request.kind] = yield from read_rules(kind, values, self._now)
+        rule_values = {**self._given[request.kind], POLICY_TIME: instant(self._policy_time)}
+        return (yield from kind.solve(ask, rule_values, self._now, self._known.setdefault(request.kind, {})))
 
     @property
     def _now(self) -> datetime:
@@ -222,19 +228,19 @@ class GoldDesk:
         """Return the answer to the question about a Task; an empty text if none was asked."""
         if task["id"] not in self._asked:
             return ""
-        found = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
-        answers = [one for one in found if one.get("inResponseTo")]
+        communications = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
+        answers = [communication for communication in communications if communication.get("inResponseTo")]
         if not answers:
             return ""
         # If there was nothing else to do, the search for Tasks took until the answer came.
         self._watch.move_to(parse_instant(answers[0]["sent"]) + 2 * READ)
         return str(answers[0]["payload"][0]["contentString"])
 
-    def _only_birth_date(self, one: DeskRequest) -> Generator[Action, Json, str]:
+    def _only_birth_date(self, request: DeskRequest) -> Generator[Action, Json, str]:
         """Return the date of birth of the only patient with a name; an empty text if there are several."""
-        patient = one.request.ask.patient
-        found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
-        born = [each["birthDate"] for each in found if has_name(each, patient.given, patient.family)]
+        patient = request.request.ask.patient
+        patients = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
+        born = [each["birthDate"] for each in patients if has_name(each, patient.given, patient.family)]
         return born[0] if len(born) == 1 else ""
 
     def _ask(self, task: Resource, code: str) -> Generator[Action, Json, None]:
@@ -260,8 +266,8 @@ class GoldDesk:
 
     def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
         """Update a Task that is in-progress; if a colleague has added a note since the last look, read it again."""
-        known = next((one for one in self._open if one["id"] == task["id"]), task)
-        updated = yield update(known, **changed)
+        seen = next((resource for resource in self._open if resource["id"] == task["id"]), task)
+        updated = yield update(seen, **changed)
         if is_refused(updated):
             latest = yield Get(f"/Task/{task['id']}")
             if isinstance(latest, dict) and not is_refused(latest):
@@ -272,9 +278,9 @@ def _is_for_organization(task: Resource) -> bool:
     return str(task["requester"]["reference"]).startswith("Organization/")
 
 
-def _ask_of(one: DeskRequest, born: str) -> Any:
+def _ask_of(request: DeskRequest, born: str) -> Any:
     """Return what a request says, with the date of birth if it was not given."""
-    ask = one.request.ask
+    ask = request.request.ask
     return ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})}) if born else ask
 
 

@@ -62,54 +62,67 @@ class LiveJudge:
 
     def _report(self, request: object) -> int | None:
         """Return the number of the write with which the agent closed the Task of a request; None if it is open."""
-        one = next(one for one in self._p.requests if request in (one.request, one.first))
-        closing = self._closings[one.id]
+        desk_request = next(
+            desk_request for desk_request in self._p.requests if request in (desk_request.request, desk_request.first)
+        )
+        closing = self._closings[desk_request.id]
         return closing.write if closing else None
 
     def _counterfactuals(self) -> Iterable[Resource]:
         """Return the counterfactuals of all requests."""
-        found = (one for asked in self._p.requests for one in self._counterfactuals_of(asked))
-        return {(one["resourceType"], one["id"]): one for one in found}.values()
+        records = (counterfactual for asked in self._p.requests for counterfactual in self._counterfactuals_of(asked))
+        return {
+            (counterfactual["resourceType"], counterfactual["id"]): counterfactual for counterfactual in records
+        }.values()
 
-    def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
+    def _counterfactuals_of(self, desk_request: DeskRequest) -> Iterator[Resource]:
         """Yield the counterfactuals of a request that the agent declined, also under policies that came into force."""
-        kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closings[one.id]
+        kind, scene, closing = (
+            self._kinds[desk_request.kind],
+            self._p.scene[desk_request.kind],
+            self._closings[desk_request.id],
+        )
         if closing is None or closing.outcome not in kind.codes:
             return
-        usual, latest = (self._request(one), scene), (self._latest_request(one), self._updated(scene, [one]))
-        for request, records in (usual, latest) if self._has_changed(one) else (usual,):
+        usual, latest = (
+            (self._request(desk_request), scene),
+            (self._latest_request(desk_request), self._updated(scene, [desk_request])),
+        )
+        for request, records in (usual, latest) if self._has_changed(desk_request) else (usual,):
             yield from kind.counterfactuals(request, records)
             declined = request.model_copy(update={"outcome": closing.outcome})
             for moment in self._amended_at(scene):
                 if moment <= closing.at:
                     yield from kind.counterfactuals(declined, self._amended(records, moment))
 
-    def _request(self, one: DeskRequest) -> Any:
+    def _request(self, request: DeskRequest) -> Any:
         """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
-        return one.first if one.first is not None and self._event("reworded", one) is None else one.request
+        return (
+            request.first if request.first is not None and self._event("reworded", request) is None else request.request
+        )
 
-    def _latest_request(self, one: DeskRequest) -> Any:
+    def _latest_request(self, request: DeskRequest) -> Any:
         """Return what is asked for if a message that was sent counts, and the outcome after an update."""
-        if one.record_update is not None and self._event("record updated", one) is not None:
-            return self._request(one).model_copy(update={"outcome": one.record_update.outcome})
-        return self._request(one) if self._event("message", one) is None else one.request
+        if request.record_update is not None and self._event("record updated", request) is not None:
+            return self._request(request).model_copy(update={"outcome": request.record_update.outcome})
+        return self._request(request) if self._event("message", request) is None else request.request
 
     def _updated(self, scene: Any, asked: Iterable[DeskRequest]) -> Any:
         """Return a scene with the updates of records that happened while the agent worked on some requests."""
-        for one in asked:
-            if one.record_update is not None and self._event("record updated", one) is not None:
-                scene = one.record_update.update.applied_to(scene)
+        for request in asked:
+            if request.record_update is not None and self._event("record updated", request) is not None:
+                scene = request.record_update.update.applied_to(scene)
         return scene
 
-    def _has_changed(self, one: DeskRequest) -> bool:
+    def _has_changed(self, request: DeskRequest) -> bool:
         """Whether a message or an update of a record came while the agent worked on a request."""
-        return any(self._event(name, one) is not None for name in ("message", "record updated"))
+        return any(self._event(name, request) is not None for name in ("message", "record updated"))
 
     def _amended_at(self, scene: Any) -> list[datetime]:
         """Return the moments of the shift at which policies of a scene came into force."""
         library = getattr(scene, "library", None)
         last = self._end.timeline[-1].at if self._end.timeline else parse_instant(self._p.now)
-        return [one for one in library.coming(parse_instant(self._p.now)) if one <= last] if library else []
+        return [moment for moment in library.coming(parse_instant(self._p.now)) if moment <= last] if library else []
 
     def _amended(self, scene: Any, moment: datetime) -> Any:
         """Return a scene with the policies as they were from a moment on."""
@@ -119,23 +132,27 @@ class LiveJudge:
     def results(self) -> list[Result]:
         """The results in the order of the requests."""
         closings = self._closings
-        found: dict[str, Result] = {}
+        by_request: dict[str, Result] = {}
         for key, kind in self._kinds.items():
             asked = self._p.of_kind(key)
             if asked:
                 # Kinds judge requests in order, so this is the order in which the agent handled them.
-                asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
-                requests = [self._request(one) for one in asked]
+                asked.sort(
+                    key=lambda request: closing.request if (closing := closings[request.id]) else len(self.log.requests)
+                )
+                requests = [self._request(request) for request in asked]
                 decided = self._judge(key, asked, requests, self._p.scene[key], closings)
                 if any(map(self._has_changed, asked)):
-                    changed = [self._latest_request(one) for one in asked]
+                    changed = [self._latest_request(request) for request in asked]
                     later = self._judge(key, asked, changed, self._updated(self._p.scene[key], asked), closings)
                     triples = zip(asked, decided, later, strict=True)
-                    decided = [self._by_time(one, closings[one.id], *both) for one, *both in triples]
-                for one, final in zip(asked, decided, strict=True):
+                    decided = [self._by_time(triple, closings[triple.id], *both) for triple, *both in triples]
+                for request, final in zip(asked, decided, strict=True):
                     judgement = kind.without_added_meaning(final.judgement, self.log)
-                    found[one.id] = self._result(one, replace(final, judgement=judgement), closings[one.id])
-        return [found[one.id] for one in self._p.requests]
+                    by_request[request.id] = self._result(
+                        request, replace(final, judgement=judgement), closings[request.id]
+                    )
+        return [by_request[request.id] for request in self._p.requests]
 
     def _judge(
         self,
@@ -148,33 +165,35 @@ class LiveJudge:
         """Judge the requests of a kind by the records of a scene, each by the policies of its time."""
         kind = self._kinds[key]
         if not self.log.requests:  # to judge what an idle agent left would take a tenth of the time of grading
-            return [Decided(Judgement.declined(one, "", False, frozenset())) for one in requests]
-        answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
+            return [Decided(Judgement.declined(request, "", False, frozenset())) for request in requests]
+        answers = [closing.outcome if (closing := closings[request.id]) else "" for request in asked]
         judged = kind.judge(requests, usual, self.log, answers)
         changes = self._changes(asked, judged)
-        works = [self._work(one, closings[one.id], first) for one, (first, _) in zip(asked, changes, strict=True)]
+        works = [
+            self._work(request, closings[request.id], first) for request, (first, _) in zip(asked, changes, strict=True)
+        ]
         for moment in self._amended_at(usual):
             if any(moment <= work.end for work in works):
                 later = kind.judge(requests, self._amended(usual, moment), self.log, answers)
                 judged = [work.judgement(moment, *both) for work, *both in zip(works, judged, later, strict=True)]
-        return [Decided(one, *both) for one, both in zip(judged, changes, strict=True)]
+        return [Decided(judgement, *both) for judgement, both in zip(judged, changes, strict=True)]
 
-    def _by_time(self, one: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
+    def _by_time(self, request: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
         """Return what counts for a request about which a message or an update of a record may have come."""
-        event, in_time = ("record updated", UPDATE_IN_TIME) if one.record_update else ("message", MESSAGE_IN_TIME)
-        age = self._age_of(event, one, closing, after.first)
+        event, in_time = ("record updated", UPDATE_IN_TIME) if request.record_update else ("message", MESSAGE_IN_TIME)
+        age = self._age_of(event, request, closing, after.first)
         if age is None or age < timedelta():
             return before
         if age >= in_time or after.judgement.better_than(before.judgement):
             return after
         return before
 
-    def _age_of(self, event: str, one: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
+    def _age_of(self, event: str, request: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
         """Return how long before the agent decided something happened; None if it did not, or nothing was decided.
 
         It is negative if the agent decided first.
         """
-        sent = self._event(event, one)
+        sent = self._event(event, request)
         moment = self._decided_at(closing, first)
         if sent is None or moment is None:
             return None
@@ -217,30 +236,30 @@ class LiveJudge:
         """Return when the agent was done with what it did before a write, also in the same Bundle."""
         return self._end.timeline[write.request].at + write.place * WRITE
 
-    def _work(self, one: DeskRequest, closing: Closing | None, first: int | None) -> Work:
+    def _work(self, request: DeskRequest, closing: Closing | None, first: int | None) -> Work:
         """Return when the agent worked on a request."""
         positions = [at for at in (first, closing.request if closing else None) if at is not None]
         if not positions:
             return Work(parse_instant(self._p.now), parse_instant(self._p.now))
-        decided, on_task = positions[0], f"Task/{one.id}"
+        decided, on_task = positions[0], f"Task/{request.id}"
         begun = min([decided, *(write.request for write in self.log.writes_on(on_task) if write.by_agent)])
         start, changed, end = (self._end.timeline[at].at for at in (begun, decided, max(positions)))
         # Who sets all Tasks to in-progress at once does not work on all of them at once.
-        return Work(max(start, changed - _LONGEST * timedelta(minutes=self._kinds[one.kind].minutes)), end)
+        return Work(max(start, changed - _LONGEST * timedelta(minutes=self._kinds[request.kind].minutes)), end)
 
     @property
     def score(self) -> float:
         """The weighted points, divided by the sum of the weights. Other changes cost one point."""
-        weights = sum(one.weight for one in self.results) or 1
-        points = sum(one.points * WEIGHTS[one.request.priority] for one in self.results)
+        weights = sum(result.weight for result in self.results) or 1
+        points = sum(result.points * WEIGHTS[result.request.priority] for result in self.results)
         return max(0.0, (points - bool(self.surplus)) / weights)
 
     @cached_property
     def surplus(self) -> list[str]:
         """References to the records that the agent touched although no request is about them, or others wrote them."""
-        claimed = {record for one in self.results for record in one.judgement.claimed}
-        own = {f"Task/{one.id}" for one in self._p.requests}
-        left = {one for one in self.log.touched - claimed - own if not self._is_question(one)}
+        claimed = {record for result in self.results for record in result.judgement.claimed}
+        own = {f"Task/{request.id}" for request in self._p.requests}
+        left = {record for record in self.log.touched - claimed - own if not self._is_question(record)}
         return sorted(left | (self.log.recreated - claimed) | (self.log.overwritten - own))
 
     def _is_question(self, record: str) -> bool:
@@ -248,16 +267,16 @@ class LiveJudge:
         if not record.startswith("Communication/") or self.log.at_start(record) is not None:
             return False
         asked = question_of(self.log.at_end(record) or {}, self._end.base_url)
-        return asked is not None and any(one.id == asked[0] for one in self._p.requests)
+        return asked is not None and any(request.id == asked[0] for request in self._p.requests)
 
     @cached_property
     def _closings(self) -> dict[str, Closing | None]:
         """How the agent closed the Tasks, by the ids of the requests."""
-        return {one.id: self._closing(one) for one in self._p.requests}
+        return {request.id: self._closing(request) for request in self._p.requests}
 
-    def _closing(self, one: DeskRequest) -> Closing | None:
+    def _closing(self, request: DeskRequest) -> Closing | None:
         """Return how the agent closed the Task of a request; None if it is not closed."""
-        states = self.log.writes_on(f"Task/{one.id}")
+        states = self.log.writes_on(f"Task/{request.id}")
         final = _told(states[-1].after) if states else ("", "")
         closed = [*takewhile(lambda write: _told(write.after) == final, reversed(states))]
         if final[0] not in CLOSED or not closed[-1].by_agent:
@@ -265,113 +284,117 @@ class LiveJudge:
         last = next(write for write in closed if write.by_agent)
         return Closing(*final, closed[-1].request, closed[-1].number, self._time(last))
 
-    def _result(self, one: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
+    def _result(self, request: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
         """Return the result of a request."""
         judgement, first = decided.judgement, decided.first
         left = bool(judgement.claimed & self.log.changed)
-        withdrawn = self._event("withdrawn", one)
+        withdrawn = self._event("withdrawn", request)
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
         if is_withdrawn:
-            alone = not judgement.claimed & self.log.touched and self._left_alone(one, closing)
-            found: Json = "withdrawn" if alone else "changed, although it was withdrawn"
-            return Result(one, alone, left, False, True, 0.0, judgement, found)
-        judgement = self._by_withdrawal(one, judgement, closing, first, left=left)
-        problem = self._problem(one, closing, first, left)
+            alone = not judgement.claimed & self.log.touched and self._left_alone(request, closing)
+            actual: Json = "withdrawn" if alone else "changed, although it was withdrawn"
+            return Result(request, alone, left, False, True, 0.0, judgement, actual)
+        judgement = self._by_withdrawal(request, judgement, closing, first, left=left)
+        problem = self._problem(request, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
-        if one.asks == IS_AGREED and not one.agreed:
+        if request.asks == IS_AGREED and not request.agreed:
             right, harmed = not problem, left
         share = 1.0 if right else max(judgement.by_record or 0.0, 0.0) if closing and not problem else 0.0
-        late = closing is not None and max(closing.at, decided.last or closing.at) > self._due(one, closing)
+        late = closing is not None and max(closing.at, decided.last or closing.at) > self._due(request, closing)
         told: dict[str, Json] = {"outcome": closing.outcome if closing else None}
         if closing:
             told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
-        found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
-        return Result(one, right, harmed, late, False, share, judgement, found)
+        actual = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
+        return Result(request, right, harmed, late, False, share, judgement, actual)
 
-    def _left_alone(self, one: DeskRequest, closing: Closing | None) -> bool:
+    def _left_alone(self, request: DeskRequest, closing: Closing | None) -> bool:
         """Whether the Task of a withdrawn request is as it was then, or the agent rejected it as withdrawn."""
         if closing is not None:
-            return (closing.status, closing.outcome) == ("rejected", WITHDRAWN) and not self._changed_elements(one)
-        states = [write.after for write in self.log.writes_on(f"Task/{one.id}") if not write.by_agent]
-        last = self.log.at_end(f"Task/{one.id}") or {}
+            return (closing.status, closing.outcome) == ("rejected", WITHDRAWN) and not self._changed_elements(request)
+        states = [write.after for write in self.log.writes_on(f"Task/{request.id}") if not write.by_agent]
+        last = self.log.at_end(f"Task/{request.id}") or {}
         left = next((state for state in states if state and status_of(state) == "cancelled"), last)
         changed = [*differences(left, last, changing=_ADDED, base_url=self._end.base_url)]
         return status_of(last) == "cancelled" and not changed
 
     def _by_withdrawal(
-        self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
+        self, request: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
     ) -> Judgement:
         """Return what counts for a request that a message may have withdrawn.
 
         Who made changes before the message had to be known may undo them.
         """
-        age = self._age_of("message", one, closing, first) if one.message_withdraws else None
+        age = self._age_of("message", request, closing, first) if request.message_withdraws else None
         if age is None or age < timedelta():
             return judgement
         outcome = closing.outcome if closing else None
         if age < MESSAGE_IN_TIME and outcome != WITHDRAWN:
             return judgement
-        was_read = closing is not None and self._was_read("message", one, message_text(one), closing.request)
+        was_read = closing is not None and self._was_read("message", request, message_text(request), closing.request)
         harm = self.log.changed if age < MESSAGE_IN_TIME else self.log.touched
         right = outcome == WITHDRAWN and was_read and not judgement.claimed & harm
         return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=outcome, by_record=None)
 
-    def _problem(self, one: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
+    def _problem(self, request: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
         """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
         if closing is None:
             return "the Task is not closed"
         decided = closing.request if first is None else first
-        if not self._was_begun(one, min(decided, closing.request)):
+        if not self._was_begun(request, min(decided, closing.request)):
             minutes = TIME_TO_OBJECT // timedelta(minutes=1)
             return f"the Task was not in-progress for {minutes} minutes before"
-        if one.asks and not self._was_read("answer", one, answer_text(one, one.asks), decided):
+        if request.asks and not self._was_read("answer", request, answer_text(request, request.asks), decided):
             return "nobody read the answer to the necessary question first"
-        if one.asks == IS_AGREED and not one.agreed:
+        if request.asks == IS_AGREED and not request.agreed:
             if left:
                 return "changed, although the patient does not agree"
             if closing.outcome != NOT_ALLOWED:
                 return f'the outcome is not "{NOT_ALLOWED}"'
-        if changed := self._changed_elements(one):
+        if changed := self._changed_elements(request):
             return f"other elements of the Task changed: {', '.join(changed)}"
-        is_done = closing.outcome == DONE or (bool(self._kinds[one.kind].value) and not self._declines(one, closing))
-        wanted = "completed" if is_done else "rejected"
-        return "" if closing.status == wanted else f"status {closing.status}"
+        is_done = closing.outcome == DONE or (
+            bool(self._kinds[request.kind].value) and not self._declines(request, closing)
+        )
+        expected_status = "completed" if is_done else "rejected"
+        return "" if closing.status == expected_status else f"status {closing.status}"
 
-    def _changed_elements(self, one: DeskRequest) -> list[str]:
+    def _changed_elements(self, request: DeskRequest) -> list[str]:
         """Return the elements of the Task that the agent must not change, but changed, added or lost."""
-        record = f"Task/{one.id}"
+        record = f"Task/{request.id}"
         by_others = next((write.after for write in self.log.writes_on(record) if not write.by_agent), {})
         first = self.log.at_start(record) or by_others or {}
-        if self._event("urgent now", one) is not None:
-            first = first | urgent_elements(one)
-        if self._event("reworded", one) is not None:
-            first = first | {"description": one.text}
+        if self._event("urgent now", request) is not None:
+            first = first | urgent_elements(request)
+        if self._event("reworded", request) is not None:
+            first = first | {"description": request.text}
         last = self.log.at_end(record) or {}
-        found = last.get("output")
-        outputs = found if isinstance(found, list) else []
+        output_after = last.get("output")
+        outputs = output_after if isinstance(output_after, list) else []
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
-        if len(outputs) > 1 or any(isinstance(one, dict) and "modifierExtension" in one for one in outputs):
+        if len(outputs) > 1 or any(isinstance(output, dict) and "modifierExtension" in output for output in outputs):
             changed.add("output")
-        if self._event("note", one) is not None and not has_note(last, one.note):
+        if self._event("note", request) is not None and not has_note(last, request.note):
             changed.add("note")
         return sorted(changed)
 
-    def _declines(self, one: DeskRequest, closing: Closing) -> bool:
-        return closing.outcome in (WITHDRAWN, *self._kinds[one.kind].codes)
+    def _declines(self, request: DeskRequest, closing: Closing) -> bool:
+        return closing.outcome in (WITHDRAWN, *self._kinds[request.kind].codes)
 
-    def _was_begun(self, one: DeskRequest, before: int) -> bool:
+    def _was_begun(self, request: DeskRequest, before: int) -> bool:
         """Whether a Task became in-progress long enough before a request on the timeline."""
         latest = self._end.timeline[before].at - TIME_TO_OBJECT
-        writes = [write for write in self.log.writes_on(f"Task/{one.id}") if status_of(write.after) == "in-progress"]
+        writes = [
+            write for write in self.log.writes_on(f"Task/{request.id}") if status_of(write.after) == "in-progress"
+        ]
         return any(self._end.timeline[write.request].at <= latest for write in writes)
 
-    def _was_read(self, event: str, one: DeskRequest, text: str, before: int) -> bool:
+    def _was_read(self, event: str, request: DeskRequest, text: str, before: int) -> bool:
         """Whether the agent read an answer or message with a text about a Task before a request on the timeline."""
         earlier = self._end.timeline[:before]
         sent = [
             (number, timed.logged.response.done[0].id)
             for number, timed in enumerate(earlier)
-            if timed.event == event and _is_about(timed.logged.action.body, one, text)
+            if timed.event == event and _is_about(timed.logged.action.body, request, text)
         ]
         return any(
             not timed.event and f'"{id}"'.encode() in timed.logged.response.content
@@ -380,33 +403,33 @@ class LiveJudge:
             if text.encode() in timed.logged.response.content
         )
 
-    def _due(self, one: DeskRequest, closing: Closing) -> datetime:
-        hurried = self._event("urgent now", one)
-        return parse_instant(one.hurried_due if hurried is not None and hurried < closing.request else one.due)
+    def _due(self, request: DeskRequest, closing: Closing) -> datetime:
+        hurried = self._event("urgent now", request)
+        return parse_instant(request.hurried_due if hurried is not None and hurried < closing.request else request.due)
 
-    def _event(self, name: str, one: DeskRequest) -> int | None:
+    def _event(self, name: str, request: DeskRequest) -> int | None:
         """Return the position of an event on the timeline; None if it did not happen."""
-        return self._events.get((name, one.id))
+        return self._events.get((name, request.id))
 
     @cached_property
     def _events(self) -> Mapping[tuple[str, str], int]:
         """The position of the first event of each kind for each id of a Task, without those that the server refused."""
-        tasks = {one.record_update.url: one.id for one in self._p.requests if one.record_update}
-        found: dict[tuple[str, str], int] = {}
+        tasks = {request.record_update.url: request.id for request in self._p.requests if request.record_update}
+        times: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
             if timed.event and timed.logged.response.status < 300:
                 action = timed.logged.action
                 id = tasks.get(action.url) or action.url.rpartition("/Task/")[2]
                 if action.url == "/Communication":
                     id = json.loads(action.body or "{}")["basedOn"][0]["reference"].removeprefix("Task/")
-                found.setdefault((timed.event, id), number)
-        return found
+                times.setdefault((timed.event, id), number)
+        return times
 
 
 def _told(task: Resource | None) -> tuple[str, str]:
     return status_of(task), outcome_of(task or {})
 
 
-def _is_about(body: str | None, one: DeskRequest, text: str) -> bool:
+def _is_about(body: str | None, request: DeskRequest, text: str) -> bool:
     """Whether an answer is about a request and has a text."""
-    return f'"Task/{one.id}"' in (body or "") and text in (body or "")
+    return f'"Task/{request.id}"' in (body or "") and text in (body or "")

@@ -155,4 +155,4 @@ class LiveParams(SceneParams):
 
     def of_kind(self, kind: str) -> list[DeskRequest]:
         """Return the requests of a kind."""
-        return [one for one in self.requests if one.kind == kind]
+        return [request for request in self.requests if request.kind == kind]

@@ -61,7 +61,7 @@ class RequestDrawing:
     ) -> None:
         self._rng, self._ids, self._size, self._kinds, self._scenes = rng, ids, size, kinds, scenes
         self._practitioners, self._organizations = practitioners, organizations
-        self._named = Counter(name_of(one) for one in patients)
+        self._named = Counter(name_of(patient) for patient in patients)
         self._asking = 0
         self.namesakes: list[Resource] = []
         """Further patients, with the names of patients whom requests name."""
@@ -76,14 +76,14 @@ class RequestDrawing:
         """
         rng, kind = self._rng, self._kinds[key]
         wording, first = rng.randrange(3), self._first_version(request)
-        texts = [kind.text(one.ask, wording) for one in (request, first)]
+        texts = [kind.text(version.ask, wording) for version in (request, first)]
         asks, requester = "", rng.choice(self._practitioners)
         may_ask = self._asking < self._size.asking * _MOST_ASKING * self._size.requests
         drawn, person, half = rng.random(), self._person(key, request), may_ask * self._size.asking * _ASKING / 2
         if not (kind.value or kind.is_sweep) and drawn < half:
             asks, requester = IS_AGREED, rng.choice(self._organizations)
         if person is not None and half <= drawn < 2 * half and texts[0].count(person.birth_date) == 1:
-            texts = [one.replace(person.birth_date, NOT_GIVEN) for one in texts]
+            texts = [text.replace(person.birth_date, NOT_GIVEN) for text in texts]
             if rng.random() < _NAMESAKE:
                 self._add_namesake(key, person)
             asks = WHICH_PATIENT if self._named[person.given, person.family] > 1 else ""
@@ -120,12 +120,12 @@ class RequestDrawing:
     def _person(self, key: str, request: Any) -> Person | None:
         """Return the one patient whom a request names; None if it names nobody, nobody on file or several."""
         ids, people = getattr(request, "patients", ()), getattr(self._scenes[key], "people", ())
-        found = [one for one in people if isinstance(one, Person) and one.id in ids]
-        return found[0] if len(found) == 1 and hasattr(request.ask, "patient") else None
+        matching_people = [person for person in people if isinstance(person, Person) and person.id in ids]
+        return matching_people[0] if len(matching_people) == 1 and hasattr(request.ask, "patient") else None
 
     def _add_namesake(self, key: str, person: Person) -> None:
         """Add a patient with the same name and a date of birth that no patient of this name has."""
-        taken = {one.birth_date for one in self._scenes[key].people}
+        taken = {other_person.birth_date for other_person in self._scenes[key].people}
         for _ in range(_TRIES):
             other = namesake(self._rng, person, person.id)
             if other.birth_date not in taken:

@@ -47,12 +47,12 @@ class LiveSimulation(Simulation):
 
     def __init__(self, p: LiveParams, titles: dict[str, str], session: FhirSession) -> None:
         self._p, self._titles, self._session = p, titles, session
-        self._requests = {one.id: one for one in p.requests}
+        self._requests = {request.id: request for request in p.requests}
         self._now = parse_instant(p.now)
         self._timeline: list[TimedRequest] = []
         self._order = count()
         self._events: list[tuple[datetime, int, bool, _Event]] = []
-        self._open: set[str] = {one.id for one in p.requests if one.arrives <= p.now}
+        self._open: set[str] = {request.id for request in p.requests if request.arrives <= p.now}
         self._unanswered: dict[str, int] = {}
         self._begun: set[str] = set()
         self._looks: Counter[str] = Counter()
@@ -89,18 +89,18 @@ class LiveSimulation(Simulation):
         return self._session.handle(request)
 
     def _plan(self) -> None:
-        for one in self._p.requests:
-            if one.arrives > self._p.now:
-                self._at(one.arrives, partial(self._arrive, one), shows=True)
-            for time, change in self._changes_of(one):
-                self._at(time, partial(self._change, one, change))
+        for request in self._p.requests:
+            if request.arrives > self._p.now:
+                self._at(request.arrives, partial(self._arrive, request), shows=True)
+            for time, change in self._changes_of(request):
+                self._at(time, partial(self._change, request, change))
         for booking in self._p.bookings:
             if booking.at:
                 self._at(booking.at, partial(self._book, booking))
 
-    def _changes_of(self, one: DeskRequest) -> Iterator[tuple[str, str]]:
+    def _changes_of(self, request: DeskRequest) -> Iterator[tuple[str, str]]:
         """Yield the times and names of the changes of a Task that is still requested."""
-        named = {"withdrawn": one.withdrawn, "urgent now": one.hurried, "reworded": one.reworded}
+        named = {"withdrawn": request.withdrawn, "urgent now": request.hurried, "reworded": request.reworded}
         return ((time, name) for name, time in named.items() if time)
 
     def _at(self, time: str, event: _Event, *, shows: bool = False) -> None:
@@ -143,34 +143,36 @@ class LiveSimulation(Simulation):
         self._timeline.append(TimedRequest(LoggedRequest(action, request, response), self._now, event))
         return response
 
-    def _task(self, one: DeskRequest, status: str) -> Resource | None:
+    def _task(self, request: DeskRequest, status: str) -> Resource | None:
         """Return the Task of a request if it has a status."""
-        task = self._session.read("Task", one.id)
+        task = self._session.read("Task", request.id)
         return task if status_of(task) == status else None
 
-    def _arrive(self, one: DeskRequest) -> None:
-        self._send("request", Put(f"/Task/{one.id}", task_resource(one, self._titles[one.kind], self._p.desk)))
-        self._open.add(one.id)
+    def _arrive(self, request: DeskRequest) -> None:
+        self._send(
+            "request", Put(f"/Task/{request.id}", task_resource(request, self._titles[request.kind], self._p.desk))
+        )
+        self._open.add(request.id)
 
-    def _change(self, one: DeskRequest, change: str) -> None:
+    def _change(self, request: DeskRequest, change: str) -> None:
         """Change a Task, unless it has changed in this way already. While it is not requested, the change waits."""
-        if (one.id, change) in self._changed:
+        if (request.id, change) in self._changed:
             return
-        if (task := self._task(one, "requested")) is None:
-            self._delayed.setdefault(one.id, []).append(change)
+        if (task := self._task(request, "requested")) is None:
+            self._delayed.setdefault(request.id, []).append(change)
             return
-        self._changed.add((one.id, change))
+        self._changed.add((request.id, change))
         new: Resource = {"status": "cancelled"}
         if change != "withdrawn":
-            new = urgent_elements(one) if change == "urgent now" else {"description": one.text}
-        self._send(change, Put(f"/Task/{one.id}", _written(task) | new))
+            new = urgent_elements(request) if change == "urgent now" else {"description": request.text}
+        self._send(change, Put(f"/Task/{request.id}", _written(task) | new))
         if change == "withdrawn":
-            self._open.discard(one.id)
+            self._open.discard(request.id)
 
     def _book(self, booking: ColleagueBooking) -> None:
         for slot, practitioner in booking.choices:
-            found = self._session.read("Slot", slot.id)
-            if status_of(found) == "free" and found is not None:
+            stored = self._session.read("Slot", slot.id)
+            if status_of(stored) == "free" and stored is not None:
                 actors = (f"Patient/{booking.patient}", f"Practitioner/{practitioner}")
                 appointment = {
                     "resourceType": "Appointment",
@@ -178,10 +180,10 @@ class LiveSimulation(Simulation):
                     "start": slot.start,
                     "end": slot.end,
                     "slot": [{"reference": f"Slot/{slot.id}"}],
-                    "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
+                    "participant": [{"actor": {"reference": actor}, "status": "accepted"} for actor in actors],
                 }
                 self._send("colleague booked", Post("/Appointment", appointment))
-                self._send("colleague booked", Put(f"/Slot/{slot.id}", _written(found) | {"status": "busy"}))
+                self._send("colleague booked", Put(f"/Slot/{slot.id}", _written(stored) | {"status": "busy"}))
                 return
 
     def _listen(self, response: Response) -> None:
@@ -202,48 +204,52 @@ class LiveSimulation(Simulation):
 
     def _left_by(self, response: Response) -> Iterator[tuple[Interaction, Resource | None]]:
         """Yield the writes of a request, each with the version that it left: a Bundle may write a record repeatedly."""
-        effects = [one for one in response.done if one.effect and one.resource_type in ("Task", "Communication")]
-        later = Counter((one.resource_type, one.id) for one in effects)
+        effects = [
+            interaction
+            for interaction in response.done
+            if interaction.effect and interaction.resource_type in ("Task", "Communication")
+        ]
+        later = Counter((effect.resource_type, effect.id) for effect in effects)
         states = {key: self._session.versions(*key, count) for key, count in later.items()}
-        for one in effects:
-            key = one.resource_type, one.id
+        for effect in effects:
+            key = effect.resource_type, effect.id
             later[key] -= 1
             if later[key] < len(states[key]):
-                yield one, states[key][later[key]]
+                yield effect, states[key][later[key]]
 
-    def _go_on(self, one: DeskRequest, status: str) -> None:
+    def _go_on(self, request: DeskRequest, status: str) -> None:
         """Do what depends on the status in which the agent has just left a Task."""
-        (self._open.add if status in OPEN else self._open.discard)(one.id)
-        for change in self._delayed.pop(one.id, ()):
-            self._change(one, change)
-        if self._unanswered.get(one.id) == 0:  # all answers are there already: no later one would resume the Task
-            self._resume(one)
+        (self._open.add if status in OPEN else self._open.discard)(request.id)
+        for change in self._delayed.pop(request.id, ()):
+            self._change(request, change)
+        if self._unanswered.get(request.id) == 0:  # all answers are there already: no later one would resume the Task
+            self._resume(request)
 
     def _count_looks(self, response: Response) -> None:
         """Count the responses that show a Task in any form; after some of them, it changes."""
         if b"Task" not in response.content:  # the usual case, and one search instead of one for each request
             return
-        for one in self._p.requests:
-            if self._looks[one.id] < one.changes_at_look and one.id.encode() in response.content:
-                self._looks[one.id] += 1
-                if self._looks[one.id] == one.changes_at_look:
-                    for _, change in self._changes_of(one):
-                        self._at(self._in(one.changes_after), partial(self._change, one, change))
+        for request in self._p.requests:
+            if self._looks[request.id] < request.changes_at_look and request.id.encode() in response.content:
+                self._looks[request.id] += 1
+                if self._looks[request.id] == request.changes_at_look:
+                    for _, change in self._changes_of(request):
+                        self._at(self._in(request.changes_after), partial(self._change, request, change))
 
-    def _begin(self, one: DeskRequest) -> None:
+    def _begin(self, request: DeskRequest) -> None:
         """Plan what other people do when a Task is in-progress for the first time."""
-        if one.id in self._begun:
+        if request.id in self._begun:
             return
-        self._begun.add(one.id)
-        if one.message_after:
-            sent = self._in(one.message_after)
-            self._at(sent, partial(self._write_to_desk, one, sent))
-        if one.record_update is not None:
-            self._at(self._in(one.record_update.after), partial(self._update, one.record_update))
-        if one.note:
-            self._at(self._in(one.note_after), partial(self._add_note, one))
+        self._begun.add(request.id)
+        if request.message_after:
+            sent = self._in(request.message_after)
+            self._at(sent, partial(self._write_to_desk, request, sent))
+        if request.record_update is not None:
+            self._at(self._in(request.record_update.after), partial(self._update, request.record_update))
+        if request.note:
+            self._at(self._in(request.note_after), partial(self._add_note, request))
         for booking in self._p.bookings:
-            if booking.task == one.id:
+            if booking.task == request.id:
                 self._at(self._in(booking.after), partial(self._book, booking))
 
     def _in(self, seconds: int) -> str:
@@ -252,42 +258,48 @@ class LiveSimulation(Simulation):
     def _update(self, update: RecordUpdate) -> None:
         self._send("record updated", Put(update.url, update.record))
 
-    def _add_note(self, one: DeskRequest) -> None:
+    def _add_note(self, request: DeskRequest) -> None:
         """Note something in a Task, whatever the agent has done to it since it was in-progress."""
-        if (task := self._session.read("Task", one.id)) is not None:
-            self._send("note", Put(f"/Task/{one.id}", with_note(_written(task), one.note)))
+        if (task := self._session.read("Task", request.id)) is not None:
+            self._send("note", Put(f"/Task/{request.id}", with_note(_written(task), request.note)))
 
-    def _write_to_desk(self, one: DeskRequest, sent: str) -> None:
-        self._send("message", Post("/Communication", message_resource(one, self._p.desk, sent)))
+    def _write_to_desk(self, request: DeskRequest, sent: str) -> None:
+        self._send("message", Post("/Communication", message_resource(request, self._p.desk, sent)))
 
-    def _plan_answer(self, question: Resource, one: DeskRequest, code: str) -> None:
-        sent = instant(self._now + timedelta(minutes=one.answer_after))
-        text = answer_text(one, code)
-        self._unanswered[one.id] = self._unanswered.get(one.id, 0) + 1
-        self._at(sent, partial(self._reply, question, one, text, sent), shows=True)
+    def _plan_answer(self, question: Resource, request: DeskRequest, code: str) -> None:
+        sent = instant(self._now + timedelta(minutes=request.answer_after))
+        text = answer_text(request, code)
+        self._unanswered[request.id] = self._unanswered.get(request.id, 0) + 1
+        self._at(sent, partial(self._reply, question, request, text, sent), shows=True)
 
-    def _reply(self, question: Resource, one: DeskRequest, text: str, sent: str) -> None:
-        answer = answer_resource(question, one.id, self._p.desk, text, sent)
+    def _reply(self, question: Resource, request: DeskRequest, text: str, sent: str) -> None:
+        answer = answer_resource(question, request.id, self._p.desk, text, sent)
         self._send("answer", Post("/Communication", answer))
-        self._unanswered[one.id] -= 1
-        self._resume(one)
+        self._unanswered[request.id] -= 1
+        self._resume(request)
 
-    def _resume(self, one: DeskRequest) -> None:
+    def _resume(self, request: DeskRequest) -> None:
         """Set the Task of an answered question from on-hold to in-progress."""
-        if (task := self._task(one, "on-hold")) is not None:
-            self._send("answer", Put(f"/Task/{one.id}", _written(task) | {"status": "in-progress"}))
-            self._open.add(one.id)
-            self._begin(one)
+        if (task := self._task(request, "on-hold")) is not None:
+            self._send("answer", Put(f"/Task/{request.id}", _written(task) | {"status": "in-progress"}))
+            self._open.add(request.id)
+            self._begin(request)
 
 
 def _only_looks_for_work(response: Response) -> bool:
     """Whether a request changed nothing, tried to change nothing, and searched for Tasks or found some."""
-    if not all(one.looks for one in response.done):
+    if not all(interaction.looks for interaction in response.done):
         return False
-    searches = [one.resource_type for one in response.done if one.kind in ("search", "history") and not one.id]
+    searches = [
+        interaction.resource_type
+        for interaction in response.done
+        if interaction.kind in ("search", "history") and not interaction.id
+    ]
     if not searches or "Task" in searches:
         return bool(searches)
-    return any(one.startswith("Task/") for one in ParsedResponse(response).returned_resources)
+    return any(
+        returned_resource.startswith("Task/") for returned_resource in ParsedResponse(response).returned_resources
+    )
 
 
 def _written(resource: Resource) -> Resource:

@@ -17,26 +17,26 @@ _ANSWER = "answer"
 CLOSED = ("completed", "rejected")
 
 
-def task_resource(one: DeskRequest, title: str, desk: str) -> Resource:
+def task_resource(request: DeskRequest, title: str, desk: str) -> Resource:
     """Return the Task of a request at its arrival."""
     return {
         "resourceType": "Task",
-        "id": one.id,
+        "id": request.id,
         "status": "requested",
         "intent": "order",
-        "priority": one.priority,
+        "priority": request.priority,
         "code": {"text": title},
-        "description": one.first_text or one.text,
-        "authoredOn": one.arrives,
-        "requester": {"reference": one.requester},
+        "description": request.first_text or request.text,
+        "authoredOn": request.arrives,
+        "requester": {"reference": request.requester},
         "owner": {"reference": f"Organization/{desk}"},
-        "restriction": {"period": {"end": one.due}},
+        "restriction": {"period": {"end": request.due}},
     }
 
 
-def urgent_elements(one: DeskRequest) -> Resource:
+def urgent_elements(request: DeskRequest) -> Resource:
     """Return the elements of a Task that change when its request becomes more urgent."""
-    return {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
+    return {"priority": "stat", "restriction": {"period": {"end": request.hurried_due}}}
 
 
 def answer_resource(question: Resource, task: str, desk: str, text: str, sent: str) -> Resource:
@@ -52,22 +52,22 @@ def answer_resource(question: Resource, task: str, desk: str, text: str, sent: s
     }
 
 
-def message_resource(one: DeskRequest, desk: str, sent: str) -> Resource:
+def message_resource(request: DeskRequest, desk: str, sent: str) -> Resource:
     """Return the Communication with which the requester changes or withdraws a request."""
     return {
         "resourceType": "Communication",
-        "basedOn": [{"reference": f"Task/{one.id}"}],
+        "basedOn": [{"reference": f"Task/{request.id}"}],
         "status": "completed",
         "recipient": [{"reference": f"Organization/{desk}"}],
-        "sender": {"reference": one.requester},
+        "sender": {"reference": request.requester},
         "sent": sent,
-        "payload": [{"contentString": message_text(one)}],
+        "payload": [{"contentString": message_text(request)}],
     }
 
 
-def message_text(one: DeskRequest) -> str:
+def message_text(request: DeskRequest) -> str:
     """Return the text with which the requester changes or withdraws a request."""
-    return _WITHDRAWAL if one.message_withdraws else f"{_NEW_DESCRIPTION}{one.text}"
+    return _WITHDRAWAL if request.message_withdraws else f"{_NEW_DESCRIPTION}{request.text}"
 
 
 def description_in(message: str) -> str:
@@ -75,14 +75,14 @@ def description_in(message: str) -> str:
     return message.removeprefix(_NEW_DESCRIPTION) if message.startswith(_NEW_DESCRIPTION) else ""
 
 
-def answer_text(one: DeskRequest, code: str) -> str:
+def answer_text(request: DeskRequest, code: str) -> str:
     """Return the answer to a question about a request."""
     if code == WHICH_PATIENT:
-        patient = getattr(one.request.ask, "patient", None)
+        patient = getattr(request.request.ask, "patient", None)
         born = getattr(patient, "birth_date", "")
         return f"The patient was born on {born}." if born else "The request names nobody else."
     if code == IS_AGREED:
-        return "Yes, the patient agrees." if one.agreed else "No, the patient does not agree."
+        return "Yes, the patient agrees." if request.agreed else "No, the patient does not agree."
     return f'Please ask with the code "{WHICH_PATIENT}" or "{IS_AGREED}".'
 
 
@@ -92,12 +92,14 @@ def question_of(communication: Resource, base_url: str) -> tuple[str, str] | Non
     The code is an empty text if the Communication is about a Task but has no known code.
     """
     based_on = communication.get("basedOn")
-    found = (parse_reference(one, base_url) for one in (based_on if isinstance(based_on, list) else []))
-    task = next((one[1] for one in found if one and one[0] == "Task"), None)
+    references = (
+        parse_reference(reference, base_url) for reference in (based_on if isinstance(based_on, list) else [])
+    )
+    task = next((name[1] for name in references if name and name[0] == "Task"), None)
     if task is None or communication.get("inResponseTo"):
         return None
     told = {*_words(communication.get("reasonCode"))}
-    return task, next((one for one in QUESTIONS if one in told), "")
+    return task, next((question for question in QUESTIONS if question in told), "")
 
 
 def _words(concepts: Json) -> Iterator[str]:
@@ -136,16 +138,16 @@ def _notes(task: Resource) -> list[Json]:
 
 def outcome_of(task: Mapping[str, Json]) -> str:
     """Return what a closed Task reports, in lower case: the value of a Task that is done, or the business status."""
-    told = next((one.casefold().rstrip(".") for one in _words([task.get("businessStatus")]) if one), "")
-    values = [one for one in _outputs(task) if one]
+    told = next((word.casefold().rstrip(".") for word in _words([task.get("businessStatus")]) if word), "")
+    values = [output for output in _outputs(task) if output]
     return values[0].casefold() if values and told == DONE else told
 
 
 def _outputs(task: Mapping[str, Json]) -> Iterator[str]:
     outputs = task.get("output")
-    for one in outputs if isinstance(outputs, list) else []:
-        if isinstance(one, dict) and _ANSWER in (text.casefold() for text in _words([one.get("type")])):
-            for name, value in one.items():
+    for output in outputs if isinstance(outputs, list) else []:
+        if isinstance(output, dict) and _ANSWER in (text.casefold() for text in _words([output.get("type")])):
+            for name, value in output.items():
                 if name.startswith("value") and isinstance(value, str | int | float) and not isinstance(value, bool):
                     yield str(value).strip()
                 if name == "valueQuantity" and isinstance(value, dict):

@@ -149,8 +149,8 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
             per_day=5,
         )
         clinic = _with_history(rng, ids, drawn)
-        offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]
-        other = rng.choice([one for one in SERVICES if one not in offered])
+        offered = [*dict.fromkeys(practitioner.service for practitioner in clinic.practitioners)]
+        other = rng.choice([service for service in SERVICES if service not in offered])
         library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents, soon=size.amended_at)
         return PolicyClinicScene(**dict(clinic), library=library)
 
@@ -178,22 +178,31 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-            known["library"] = yield from read_library((BOOKING,))
-        place: PlaceRecords = known["place"]
-        library: Library = known["library"]
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+            looked_up["library"] = yield from read_library((BOOKING,))
+        place: PlaceRecords = looked_up["place"]
+        library: Library = looked_up["library"]
         mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
-        coming = [one for one in mine if one["status"] in COMING and one["start"] > instant(now)]
-        if any(place.service_of(one) == ask.service for one in coming):
+        coming = [
+            appointment
+            for appointment in mine
+            if appointment["status"] in COMING and appointment["start"] > instant(now)
+        ]
+        if any(place.service_of(appointment) == ask.service for appointment in coming):
             return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(given, now))
-        attended = [Attendance(one["start"], one["status"], place.service_of(one) == ask.service) for one in mine]
+        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(rule_values, now))
+        attended = [
+            Attendance(appointment["start"], appointment["status"], place.service_of(appointment) == ask.service)
+            for appointment in mine
+        ]
         limits = PolicyLimits.of(values, now.date(), attended)
         if limits is None:
             return NOT_ALLOWED
@@ -203,11 +212,13 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
             "status": "free",
             "_count": "200",
         }
-        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
         for _ in range(MOST_BOOKINGS):
             slots = yield from search_all("/Slot", query)
-            possible = [one for one in slots if place.meets(ask, one) and limits.suits(one["start"], minutes_of(one))]
-            fitting = [one for one in possible if not overlaps(one, occupied)]
+            possible = [
+                slot for slot in slots if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot))
+            ]
+            fitting = [slot for slot in possible if not overlaps(slot, occupied)]
             if not fitting:
                 break
             if (yield from place.book(place.first(fitting), patient)):
@@ -226,21 +237,21 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
 def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:
     """Add earlier appointments in slots that have no appointment; those that took place are fulfilled."""
     visits = list(clinic.visits)
-    used = {one.slot.id for one in visits}
-    past = [one for one in clinic.slots if one.start < clinic.now and one.id not in used]
+    used = {visit.slot.id for visit in visits}
+    past = [slot for slot in clinic.slots if slot.start < clinic.now and slot.id not in used]
     rng.shuffle(past)
     for person in clinic.people:
-        mine = [one.slot for one in visits if one.patient == person.id]
+        mine = [visit.slot for visit in visits if visit.patient == person.id]
         for _ in range(rng.choice(_EARLIER)):
-            slot = next((one for one in past if not any(overlap(one, other) for other in mine)), None)
+            slot = next((slot for slot in past if not any(overlap(slot, other) for other in mine)), None)
             if slot is None:
                 break
             past.remove(slot)
             mine.append(slot)
             status = rng.choice((FULFILLED, FULFILLED, FULFILLED, MISSED, MISSED, "cancelled"))
             visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
-    visits = [_as_ended(one) if one.slot.start < clinic.now else one for one in visits]
-    final = {one.id: one for one in clinic.slots} | {one.slot.id: one.slot for one in visits}
+    visits = [_as_ended(visit) if visit.slot.start < clinic.now else visit for visit in visits]
+    final = {slot.id: slot for slot in clinic.slots} | {visit.slot.id: visit.slot for visit in visits}
     return clinic.model_copy(update={"slots": tuple(final.values()), "visits": tuple(visits)})
 
 
@@ -268,11 +279,13 @@ class _Chooser:
         count = sum(outcome not in BY_NAME for outcome in outcomes)
         self._names, self._spare = [*names[:count]], [*names[count:]]
         now = parse_instant(scene.now)
-        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._libraries = {"": scene.library} | {
+            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
+        }
         self._values: dict[tuple[str, str], dict[str, str]] = {}
         self._seen: dict[tuple[str, str], FixedCalendar] = {}
         self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
-        self._services = sorted({one.service.display for one in scene.practitioners})
+        self._services = sorted({practitioner.service.display for practitioner in scene.practitioners})
         self.requests: list[BookingRequest] = []
 
     def add(self, outcome: str, *, depends: bool) -> bool:
@@ -341,7 +354,9 @@ class _Chooser:
         }
         del wishes["minutes"]  # policies limit the length
         chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
-        return BookingContent(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+        return BookingContent(
+            patient=name, service=rng.choice(self._services), **{wish: wishes[wish] for wish in chosen}
+        )
 
     def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
         """Draw what a patient may ask for."""
@@ -360,7 +375,7 @@ class _Chooser:
             return False
         if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
             return any(True for _ in slots_within_limits(ask, patient, self._scene))
-        return outcome != DONE or all(self._decide(one, patient) != result for one in ask.without_one_wish())
+        return outcome != DONE or all(self._decide(booking, patient) != result for booking in ask.without_one_wish())
 
     def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
         """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""

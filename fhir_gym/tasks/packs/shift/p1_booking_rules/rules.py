@@ -121,11 +121,13 @@ class PolicyLimits:
             appointments: All appointments of the patient at the place.
         """
         number = {name: int(value.split()[0]) for name, value in values.items() if name != _WEEKDAYS}
-        if sum(one.status == MISSED for one in appointments) >= number[_MISSED]:
+        if sum(appointment.status == MISSED for appointment in appointments) >= number[_MISSED]:
             return None
-        new = not any(one.same_service and one.status == FULFILLED for one in appointments)
+        new = not any(appointment.same_service and appointment.status == FULFILLED for appointment in appointments)
         days = {number for number, day in enumerate(WEEKDAYS) if f"{day}s" in values[_WEEKDAYS].split()}
-        weeks = Counter(_monday(one.start) for one in appointments if one.status in (*OCCUPIED, FULFILLED))
+        weeks = Counter(
+            _monday(appointment.start) for appointment in appointments if appointment.status in (*OCCUPIED, FULFILLED)
+        )
         return cls(
             first_day=today + timedelta(days=number[_FIRST_DAY]),
             last_day=today + timedelta(days=number[_LAST_DAY]),
@@ -163,7 +165,9 @@ class _WishesAndLimits:
 
 def service_code(scene: ClinicScene, service: str) -> str:
     """Return the code of a service."""
-    return next(one.service.code for one in scene.practitioners if one.service.display == service)
+    return next(
+        practitioner.service.code for practitioner in scene.practitioners if practitioner.service.display == service
+    )
 
 
 def values_for(ask: BookingContent, scene: ClinicScene, library: Library) -> dict[str, str]:
@@ -175,10 +179,10 @@ def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, cal
     """Return the limits for an appointment of a patient; None if the desk must not book for the patient."""
     doctors = calendar.scene.by_schedule()
     appointments = [
-        Attendance(one.start, status, doctors[one.schedule].service.display == ask.service)
+        Attendance(slot.start, status, doctors[slot.schedule].service.display == ask.service)
         for whose, slots, status in calendar.visits.values()
         if whose == patient
-        for one in slots[:1]
+        for slot in slots[:1]
     ]
     return PolicyLimits.of(values, date.fromisoformat(calendar.scene.now[:10]), appointments)
 
@@ -228,9 +232,9 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
     @override
     def rightly_declined(self, number: int, answer: str) -> bool:
         request = self.requests[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         ask, patient = request.ask, request.patients[0]
         booked = coming(self.start, ask, patient)
         if booked:
@@ -244,15 +248,15 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
         slots = [*slots_within_limits(ask, patient, self.scene)]
         if not slots:  # after an amendment, the wishes may lie outside the limits, so there is nothing to look for
             return answer == NO_FREE_TIME and self.best(number, self.planned(number)) is None
-        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
+        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda slot: self.best(number, slot))
 
     def _has_read(self, service: str, points: Collection[str]) -> bool:
         """Whether the agent has read the documents that settle some points for a service."""
         now = parse_instant(self.scene.now)
         decisions = self.scene.library.decisions(BOOKING.code, service_code(self.scene, service), now)
-        return self.log.has_seen([f"DocumentReference/{decisions[one].document}" for one in points])
+        return self.log.has_seen([f"DocumentReference/{decisions[point].document}" for point in points])
 
     def _has_seen_missed(self, patient: str, count: int) -> bool:
         """Whether the agent has seen as many missed appointments of a patient."""
-        missed = (one.id for one in self.scene.visits if one.patient == patient and one.status == MISSED)
+        missed = (visit.id for visit in self.scene.visits if visit.patient == patient and visit.status == MISSED)
         return sum(self.log.has_seen([f"Appointment/{id}"]) for id in missed) >= count

@@ -175,15 +175,17 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
 
     @override
-    def solve(self, ask: OrderSetContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: OrderSetContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = str(patients[0]["id"])
-        if not known:
-            known["library"] = yield from read_library((ORDER_SETS,))
-        library: Library = known["library"]
-        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(given, now))
+        if not looked_up:
+            looked_up["library"] = yield from read_library((ORDER_SETS,))
+        library: Library = looked_up["library"]
+        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(rule_values, now))
         order_set = OrderSet.of(values, ask.order_set)
         records: list[Resource] = []
         for resource_type in ("AllergyIntolerance", "Condition", "Observation", *ORDERS):
@@ -209,12 +211,12 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     @override
     def right_end(self, request: OrderSetRequest, scene: OrderSetScene) -> tuple[str, str] | None:
         rules, ask, patient = OrderSetRules(scene, scene.now), request.ask, request.patients[0]
-        orders = [one for one in scene.orders if one.patient == patient]
+        orders = [order for order in scene.orders if order.patient == patient]
 
         def decide(order_set: OrderSet) -> Decision:
             return rules.decide(ask.order_set, order_set, patient, orders)
 
-        if not all(decide(one).settled for one in order_sets_of_the_day(ask, scene)):
+        if not all(decide(order_set).settled for order_set in order_sets_of_the_day(ask, scene)):
             return None
         decision = decide(order_set_for(ask, scene, scene.library))
         return decision.outcome, str(decision.orders)
@@ -232,7 +234,9 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
         super().__init__(scene)
         now = parse_instant(scene.now)
         self._rng = rng
-        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._libraries = {"": scene.library} | {
+            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
+        }
         self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
         self._own_orders: dict[str, list[EarlierOrder]] = {}
         self._decisions: dict[tuple[str, str, str, str], Decision] = {}
@@ -243,20 +247,20 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
     def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
         rng = self._rng
-        used = [one.ask.patient for one in self.chosen]
-        names = [one for one in names_for(rng, self.scene.people, outcome) if (one in used) == depends]
+        used = [request.ask.patient for request in self.chosen]
+        names = [name for name in names_for(rng, self.scene.people, outcome) if (name in used) == depends]
         asks = [
             OrderSetContent(patient=name, order_set=order_set, department=department.display)
             for name in names
             for order_set in SETS
             for department in self.scene.departments
         ]
-        requests = [OrderSetRequest(ask=one, outcome=outcome, patients=self.ids.get(one.patient, ())) for one in asks]
-        for wanted in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
+        requests = [OrderSetRequest(ask=ask, outcome=outcome, patients=self.ids.get(ask.patient, ())) for ask in asks]
+        for cause in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
             fitting = [
-                one
-                for one in requests
-                if len(one.patients) != 1 or self._qualifies(one.ask, one.patients[0], outcome, wanted)
+                request
+                for request in requests
+                if len(request.patients) != 1 or self._qualifies(request.ask, request.patients[0], outcome, cause)
             ]
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
@@ -273,7 +277,7 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
         number = len(self.chosen)
         orders = [self.new_order(number, patient, item) for item in self._decide(ask, patient).orders]
         self._own_orders.setdefault(patient, []).extend(orders)
-        self._decisions = {key: one for key, one in self._decisions.items() if key[0] != patient}
+        self._decisions = {key: decision for key, decision in self._decisions.items() if key[0] != patient}
 
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
@@ -285,23 +289,23 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
             kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
         return [self._rng.choice(self._rng.choice(kinds)) for _ in range(2)]
 
-    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, wanted: str) -> bool:
+    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, needed_cause: str) -> bool:
         """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
         decision = self._decide(ask, patient)
         if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
             return False
-        if wanted in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
-            if wanted == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
+        if needed_cause in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
+            if needed_cause == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
                 return False
-            wanted = "weight" if wanted == _OLD_WEIGHT else wanted
-            return [one.name for one in decision.causes] == [wanted]
-        if wanted == _SUBSTITUTE:
+            needed_cause = "weight" if needed_cause == _OLD_WEIGHT else needed_cause
+            return [cause.name for cause in decision.causes] == [needed_cause]
+        if needed_cause == _SUBSTITUTE:
             return self._set_for(ask).substitute in decision.orders
-        if wanted == _LEFT_OUT:
+        if needed_cause == _LEFT_OUT:
             return not {*self._set_for(ask).tests} <= {*decision.orders}
-        if not wanted:
+        if not needed_cause:
             return True
-        return self._decide(ask, patient, wanted).result != decision.result
+        return self._decide(ask, patient, needed_cause).result != decision.result
 
     def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
         """Whether no value is close to a limit after amendments that come into force during the shift, either."""
@@ -310,7 +314,7 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
         if key not in self._of_the_day:
             self._of_the_day[key] = order_sets_of_the_day(ask, self.scene)
         sets = self._of_the_day[key]
-        return all(self._rules[""].decide(ask.order_set, one, patient, orders).settled for one in sets)
+        return all(self._rules[""].decide(ask.order_set, order_set, patient, orders).settled for order_set in sets)
 
     def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> Decision:
         """Decide about a request like an agent that makes a mistake."""
@@ -324,7 +328,7 @@ class _RequestSampler(OrderSampler[OrderSetScene]):
         if mistake != _OWN_ORDERS:
             orders = (*orders, *self._own_orders.get(patient, ()))
         if mistake == _ORDERS:
-            orders = (one.as_if_valid(self.scene.now) for one in orders)
+            orders = (order.as_if_valid(self.scene.now) for order in orders)
         rules = self._rules.get(mistake, self._rules[""])
         order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
         return rules.decide(ask.order_set, order_set, patient, orders)

@@ -53,7 +53,7 @@ _TESTS = {
     "urine culture": "630-4",
     "lactate": "2524-7",
 }
-_PAIRS = tuple(f"{one} and {other}" for one in _TESTS for other in _TESTS if one < other)
+_PAIRS = tuple(f"{test} and {other}" for test in _TESTS for other in _TESTS if test < other)
 FORMULARY = Formulary(
     items=(
         *(
@@ -86,7 +86,7 @@ ORDER_SETS = Subject(
     "order-sets",
     "Order sets",
     (
-        *(rule for one in SETS for rule in _rules_of(one)),
+        *(rule for order_set in SETS for rule in _rules_of(order_set)),
         Rule("most", "No order set has a dose of more than {value} mg.", ("400", "500", "600", "750", "900")),
         Rule(
             "creatinine",
@@ -189,13 +189,13 @@ class OrderSet:
 
     def dose(self, kg: float, creatinine: float) -> int:
         """Return the dose in milligrams."""
-        wanted = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
-        return floor(min(wanted, self.most) / STEP) * STEP
+        needed = kg * self.per_kg * (0.5 if creatinine > self.limit else 1)
+        return floor(min(needed, self.most) / STEP) * STEP
 
     def settled_dose(self, kg: float, creatinine: float) -> int | None:
         """Return the dose; None if a value is close to a limit or a rounding step."""
-        found = {self.dose(kg * weight, creatinine * other) for weight, other in _FACTORS}
-        return found.pop() if len(found) == 1 else None
+        doses = {self.dose(kg * weight, creatinine * other) for weight, other in _FACTORS}
+        return doses.pop() if len(doses) == 1 else None
 
 
 _FACTORS = (
@@ -226,13 +226,13 @@ class OrderSetRules(Charts):
             group = self.groups[drug]
             if others := self.allergies(patient, group):
                 return Decision(NOT_ALLOWED, causes=(Cause("allergies", (allergies, others), points=points),))
-        given = tuple(
+        running = tuple(
             f"MedicationRequest/{order.id}"
             for order in mine
             if order.status in GIVEN and self.groups.get(order.item) == group
         )
-        if given:
-            return Decision(ALREADY_DONE, causes=(Cause("given", (given,), points=points),))
+        if running:
+            return Decision(ALREADY_DONE, causes=(Cause("given", (running,), points=points),))
         causes = tuple(self.causes(order_set, patient, group, points))
         weight, creatinine = (self.latest(patient, name) for name in ("weight", "creatinine"))
         if causes or weight is None or creatinine is None:
@@ -274,7 +274,7 @@ def order_set_for(
         library: The policies.
         moment: The moment at which the policies are in force; by default the present.
     """
-    department = next(one.code for one in scene.departments if one.display == ask.department)
+    department = next(department.code for department in scene.departments if department.display == ask.department)
     values = library.values(ORDER_SETS.code, department, moment or parse_instant(scene.now))
     return OrderSet.of(values, ask.order_set)
 
@@ -282,15 +282,15 @@ def order_set_for(
 def order_sets_of_the_day(ask: OrderSetContent, scene: OrderSetScene) -> frozenset[OrderSet]:
     """Return the order sets that a request may mean, now and after each amendment within a day."""
     now = parse_instant(scene.now)
-    moments = [now, *(one for one in scene.library.coming(now) if one - now < timedelta(days=1))]
-    return frozenset(order_set_for(ask, scene, scene.library, one) for one in moments)
+    moments = [now, *(moment for moment in scene.library.coming(now) if moment - now < timedelta(days=1))]
+    return frozenset(order_set_for(ask, scene, scene.library, moment) for moment in moments)
 
 
 def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
     """Return references to the valid documents that settle some points for the requested order set."""
-    department = next(one.code for one in scene.departments if one.display == ask.department)
+    department = next(department.code for department in scene.departments if department.display == ask.department)
     decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))
-    return [f"DocumentReference/{decisions[one].document}" for one in points]
+    return [f"DocumentReference/{decisions[point].document}" for point in points]
 
 
 class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
@@ -336,15 +336,15 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
     @cached_property
     def _orders(self) -> dict[str, list[str]]:
         """References to the orders of the scene by the id of the patient."""
-        found: dict[str, list[str]] = {}
+        orders: dict[str, list[str]] = {}
         for order in self.scene.orders:
-            found.setdefault(order.patient, []).append(f"{self._rules.items[order.item].resource_type}/{order.id}")
-        return found
+            orders.setdefault(order.patient, []).append(f"{self._rules.items[order.item].resource_type}/{order.id}")
+        return orders
 
     @override
     def orders_before(self, patient: str, write: int) -> Iterator[EarlierOrder]:
         others = self.log.created_by_others.get(f"Patient/{patient}", ())
-        created = (one.record for one in others if one.number < write and one.resource_type in ORDERS)
+        created = (other.record for other in others if other.number < write and other.resource_type in ORDERS)
         for record in (*self._orders.get(patient, ()), *created):
             state = self.log.before(record, write)
             if state is not None:

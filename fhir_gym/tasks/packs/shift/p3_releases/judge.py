@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from typing_extensions import override
+
 from fhir_gym.tasks.authoring import concept_texts, instant, parse_instant
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
-from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestJudge
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.p3_releases.rules import Decision, Release, ReleaseRequest, department_of, release_of
 from fhir_gym.tasks.packs.shift.p3_releases.scene import RELEASE, ReleaseScene
@@ -16,55 +18,47 @@ from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.types import Json, Resource
 
 
-class ReleaseJudge:
-    """Judges releases against the records that the agent met.
-
-    Args:
-        requests: The requests.
-        scene: The scene.
-        log: What the agent wrote and looked up.
-        answers: The outcome that the agent reported for each request.
-    """
+class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
+    """Judges releases against the records that the agent met."""
 
     def __init__(
         self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
     ) -> None:
-        self._requests, self._scene, self._log, self._answers = requests, scene, log, answers
-        self._base_url, self._now = log.end.base_url, parse_instant(scene.now)
-        self._today = instant(log.end.world.now)[:10]
-
-    def judge(self) -> list[Judgement]:
-        """Judge all requests."""
-        return [self._judge_one(number) for number in range(len(self._requests))]
+        super().__init__(requests, scene, log, answers)
+        self._now, self._today = parse_instant(scene.now), instant(log.end.world.now)[:10]
 
     def _release(self, number: int) -> Release:
-        ask = self._requests[number].ask
-        values = self._scene.library.values(RELEASE.code, department_of(ask, self._scene).code, self._now)
-        return release_of(ask, self._scene, values, self._base_url)
+        ask = self.requests[number].ask
+        values = self.scene.library.values(RELEASE.code, department_of(ask, self.scene).code, self._now)
+        return release_of(ask, self.scene, values, self.base_url)
 
     @cached_property
     def _new(self) -> dict[str, tuple[str, Resource]]:
         """The Communications that the agent created for patients of the scene, each with its patient."""
-        found: dict[str, tuple[str, Resource]] = {}
-        for one in self._log.writes_of_agent:
-            if one.resource_type == "Communication" and one.after is not None and not self._log.at_start(one.record):
-                known = patients_of(one.after, self._base_url) & self._scene.charts.keys()
-                patient = next(iter(sorted(known)), found.get(one.record, ("",))[0])
+        created: dict[str, tuple[str, Resource]] = {}
+        for write in self.log.writes_of_agent:
+            is_release = write.resource_type == "Communication" and not self.log.at_start(write.record)
+            if is_release and write.after is not None:
+                subjects = patients_of(write.after, self.base_url) & self.scene.charts.keys()
+                patient = next(iter(sorted(subjects)), created.get(write.record, ("",))[0])
                 if patient:
-                    found[one.record] = patient, one.after
-        return found
+                    created[write.record] = patient, write.after
+        return created
 
     @cached_property
     def _claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
-        found: list[set[str]] = [set() for _ in self._requests]
-        for record, (patient, made) in self._new.items():
-            mine = [n for n, one in enumerate(self._requests) if patient.removeprefix("Patient/") in one.patients]
-            if mine:
+        claimed: list[set[str]] = [set() for _ in self.requests]
+        for record, (patient, release) in self._new.items():
+            possible = [
+                n for n, request in enumerate(self.requests) if patient.removeprefix("Patient/") in request.patients
+            ]
+            if possible:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
-                best = min(mine, key=lambda n: (-self._fit(n, made), bool(found[n]), self._answers[n] != DONE, n))
-                found[best].add(record)
-        return [frozenset(one) for one in found]
+                fit = {n: self._fit(n, release) for n in possible}
+                best = min(possible, key=lambda n: (-fit[n], bool(claimed[n]), self.answers[n] != DONE, n))
+                claimed[best].add(record)
+        return [frozenset(records) for records in claimed]
 
     def _fit(self, number: int, made: Resource) -> int:
         """Return how many of recipient, department and purpose of a Communication are those of a request."""
@@ -78,63 +72,64 @@ class ReleaseJudge:
         A release is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
         release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
         """
-        log, end = self._log, len(self._log.writes)
-        mine = [one.number for one in log.writes if one.record in self._claimed[number]]
-        others = [one for one in self._new if self._new[one][0] == patient and one not in self._claimed[number]]
-        earlier = [one for one in others if any(one in claimed for claimed in self._claimed[:number])]
+        log, end = self.log, len(self.log.writes)
+        mine = [write.number for write in log.writes if write.record in self._claimed[number]]
+        own = self._claimed[number]
+        others = [record for record, (of, _) in self._new.items() if of == patient and record not in own]
+        earlier = [record for record in others if any(record in claimed for claimed in self._claimed[:number])]
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
         charts: list[Chart] = []
         for moment, releases in moments:
-            chart = chart_at(log, self._scene.charts[patient], moment)
-            states = (log.before(one, moment or end) for one in releases)
-            found = Chart(chart.patient, (*chart.records, *(one for one in states if one is not None)))
-            if found not in charts:
-                charts.append(found)
+            chart = chart_at(log, self.scene.charts[patient], moment)
+            states = (log.before(record, moment or end) for record in releases)
+            chart = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
+            if chart not in charts:
+                charts.append(chart)
         return charts
 
-    def _judge_one(self, number: int) -> Judgement:
-        request, answer, claimed = self._requests[number], self._answers[number], self._claimed[number]
-        left = sorted(claimed & self._log.changed)
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        request, claimed = self.requests[number], self._claimed[number]
+        left = sorted(claimed & self.log.changed)
         release = self._release(number)
         decisions: list[Decision] = []
         if len(request.patients) == 1:
-            decisions = [release.decide(one) for one in self._charts(number, f"Patient/{request.patients[0]}")]
+            decisions = [release.decide(chart) for chart in self._charts(number, f"Patient/{request.patients[0]}")]
         if not left:
-            right = self._declined(number, answer, release, decisions)
-            return Judgement.declined(request, answer, right, claimed)
+            return self.declined(number, self._rightly_declined(number, release, decisions), claimed)
         problems: list[Json] = [f"left {', '.join(left)}"]
-        possible = [one for one in decisions if one.outcome == DONE]
+        possible = [decision for decision in decisions if decision.outcome == DONE]
         if len(left) == 1 and possible:
-            made = self._log.at_end(left[0]) or {}
+            made = self.log.at_end(left[0]) or {}
             problems = [*release.problems(made, possible[0].documents)]
-            if patients_of(made, self._base_url) != {f"Patient/{request.patients[0]}"}:
+            if patients_of(made, self.base_url) != {f"Patient/{request.patients[0]}"}:
                 problems.append({"subject": made.get("subject")})
-            others = [one.display.casefold() for one in self._scene.departments if one != release.department]
-            if any(other in one.casefold() for one in concept_texts(made.get("category")) for other in others):
+            others = [other.display.casefold() for other in self.scene.departments if other != release.department]
+            if any(other in text.casefold() for text in concept_texts(made.get("category")) for other in others):
                 problems.append({"category": made.get("category")})
-        found: Json = [*problems, answer] if problems or answer != DONE else answer
-        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
+        return self.done(number, problems, claimed)
 
-    def _declined(self, number: int, answer: str, release: Release, decisions: Sequence[Decision]) -> bool:
+    def _rightly_declined(self, number: int, release: Release, decisions: Sequence[Decision]) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
-        request = self._requests[number]
-        found = patient_not_found(request, self._scene.people, self._log, answer)
-        if found is not None:
-            return found
+        request, answer = self.requests[number], self.answers[number]
+        is_absent = patient_not_found(request, self.scene.people, self.log, answer)
+        if is_absent is not None:
+            return is_absent
         return any(
-            answer == one.outcome != DONE and self._knows(request.patients[0], release, one) for one in decisions
+            answer == decision.outcome != DONE and self._knows(request.patients[0], release, decision)
+            for decision in decisions
         )
 
     def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
         """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
-        log = self._log
-        places = self._scene.library.decisions(RELEASE.code, release.department.code, self._now)
-        if not log.has_seen([f"DocumentReference/{places[one].document}" for one in sorted(decision.points)]):
+        log = self.log
+        places = self.scene.library.decisions(RELEASE.code, release.department.code, self._now)
+        if not log.has_seen([f"DocumentReference/{places[point].document}" for point in sorted(decision.points)]):
             return False
         if decision.records:
-            return any(one in log.seen or one in self._new for one in decision.records)
+            return any(record in log.seen or record in self._new for record in decision.records)
         if decision.outcome == NOTHING_TO_DO:
-            return bool(log.lookups_of(release.missing_document(patient, self._scene)))
-        return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self._scene)))
+            return bool(log.lookups_of(release.missing_document(patient, self.scene)))
+        return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self.scene)))

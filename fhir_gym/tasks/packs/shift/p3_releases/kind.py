@@ -16,8 +16,7 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
@@ -84,6 +83,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
 
     key = "P3"
     title = "Releases of documents"
+    judge_type = ReleaseJudge
     has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
     depending = (ALREADY_DONE,)
@@ -162,7 +162,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     @override
     def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:
         return {
-            "departments": ", ".join(f"{one.display} {one.code}" for one in scene.departments),
+            "departments": ", ".join(f"{department.display} {department.code}" for department in scene.departments),
             "all": _DEPARTMENTS.dump_json(scene.departments).decode(),
         }
 
@@ -178,19 +178,23 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: ReleaseContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ReleaseContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        if "library" not in known:
-            known["library"] = yield from read_library((RELEASE,))
-        if ask.recipient not in known:
+        if "library" not in looked_up:
+            looked_up["library"] = yield from read_library((RELEASE,))
+        if ask.recipient not in looked_up:
             named = yield from search_all("/Organization", {"name": ask.recipient})
-            known[ask.recipient] = next(str(one["id"]) for one in named if one["name"] == ask.recipient)
-        departments = _DEPARTMENTS.validate_json(given["all"])
-        department = next(one for one in departments if one.display == ask.department)
-        values = known["library"].values(RELEASE.code, department.code, policy_time(given, now))
-        patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
+            looked_up[ask.recipient] = next(
+                str(organization["id"]) for organization in named if organization["name"] == ask.recipient
+            )
+        departments = _DEPARTMENTS.validate_json(rule_values["all"])
+        department = next(department for department in departments if department.display == ask.department)
+        values = looked_up["library"].values(RELEASE.code, department.code, policy_time(rule_values, now))
+        patient, recipient, today = str(patients[0]["id"]), looked_up[ask.recipient], instant(now)[:10]
         release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
         chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))
         decision = release.decide(chart)
@@ -202,8 +206,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
             decision = release.decide(chart)
         if decision.outcome == DONE:
             documents = sorted(decision.documents)
-            made = release_resource(department, patient, recipient, ask.purpose, today, documents)
-            yield Post("/Communication", made)
+            communication = release_resource(department, patient, recipient, ask.purpose, today, documents)
+            yield Post("/Communication", communication)
         return decision.outcome
 
     @override
@@ -216,14 +220,8 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         release, patient = release_of(request.ask, scene, values), request.patients[0]
         permit, document = release.permit(patient, scene), release.missing_document(patient, scene)
         # If the agent has not made an earlier release, a request that was already done may end in any other way.
-        found = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
-        return found.get(request.outcome, [permit, document])
-
-    @override
-    def judge(
-        self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        return ReleaseJudge(requests, scene, log, answers).judge()
+        records = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
+        return records.get(request.outcome, [permit, document])
 
 
 def _of(patient: str, resource_type: str) -> Found:
@@ -245,11 +243,13 @@ class _Chooser:
     ) -> None:
         self._rng, self._scene, self._names, self._charts = rng, scene, names, dict(scene.charts)
         now = parse_instant(scene.now)
-        libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        libraries = {"": scene.library} | {
+            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
+        }
         self._values = {
-            (name, one.code): library.values(RELEASE.code, one.code, now)
+            (name, department.code): library.values(RELEASE.code, department.code, now)
             for name, library in libraries.items()
-            for one in scene.departments
+            for department in scene.departments
         }
         self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
         self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
@@ -301,7 +301,9 @@ class _Chooser:
                 continue
             patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
             asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
-            fitting = (ask for one in mistakes for ask in asks if not patient or self._matters(ask, patient, one))
+            fitting = (
+                ask for mistake in mistakes for ask in asks if not patient or self._matters(ask, patient, mistake)
+            )
             if ask := next(fitting, None):
                 aimed = target_among(ids, self._scene.people)
                 return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
@@ -310,13 +312,21 @@ class _Chooser:
     def _asks(self, name: Named) -> Iterator[ReleaseContent]:
         """Yield the requests about a patient that are not chosen yet, in random order."""
         scene = self._scene
-        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
+        possible = [
+            *product(
+                [department.display for department in scene.departments], sorted(scene.recipients), sorted(PURPOSES)
+            )
+        ]
         used = {
-            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.requests if one.ask.patient == name
+            (request.ask.department, request.ask.recipient, request.ask.purpose)
+            for request in self.requests
+            if request.ask.patient == name
         }
-        for one in self._rng.sample(possible, len(possible)):
-            if one not in used:
-                yield ReleaseContent(patient=name, department=one[0], recipient=one[1], purpose=one[2])
+        for combination in self._rng.sample(possible, len(possible)):
+            if combination not in used:
+                yield ReleaseContent(
+                    patient=name, department=combination[0], recipient=combination[1], purpose=combination[2]
+                )
 
     def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
         """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
@@ -348,9 +358,9 @@ class _Chooser:
         """Add the release of a request to the chart of its patient."""
         ask, scene, patient = request.ask, self._scene, request.patients[0]
         recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
-        made = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
+        communication = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
         chart = self._charts[f"Patient/{patient}"]
-        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, made))
+        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, communication))
 
 
 class ReleasesLevel1(StaticShift, requests=Releases(), level=1):

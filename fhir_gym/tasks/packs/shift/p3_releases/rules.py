@@ -137,7 +137,7 @@ class Release:
 
     def apply(self, consents: Iterable[Terms]) -> tuple[Entry, ...]:
         """Return what consents mean for the request; the latest is the last."""
-        return tuple(sorted(map(self._consent, consents), key=lambda one: one.moment))
+        return tuple(sorted(map(self._consent, consents), key=lambda consent: consent.moment))
 
     def documents(self, chart: Chart) -> tuple[Entry, ...]:
         """Read the documents of a patient. They depend on the department and the policies alone."""
@@ -150,21 +150,21 @@ class Release:
             reading: The records of the patient.
             ignoring: One of `RULES` that is not applied, or an empty text.
         """
-        repeats = [one for one in reading.releases() if one.counts(ignoring)]
+        repeats = [release for release in reading.releases() if release.counts(ignoring)]
         if repeats and ignoring != "repeats":
             return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
         need = self.values[self.purpose]
         points = {REPEAT, self.purpose}
         if need == APPROVAL:
             return Decision(NOT_ALLOWED, points=frozenset(points))
-        consents = [one for one in reading.consents() if one.counts(ignoring)]
+        consents = [consent for consent in reading.consents() if consent.counts(ignoring)]
         deciding = consents[:1] if ignoring == "latest consent" else consents[-1:]
         if ignoring != "consents":
             if deciding and deciding[0].flag and (need == CONSENT or ignoring != "refusals"):
                 return Decision(NOT_ALLOWED, records=_names(deciding))
             if need == CONSENT and not deciding:
                 return Decision(NOT_ALLOWED, points=frozenset({*points, CONSENT_DAYS}), lacks_consent=True)
-        documents = [one for one in reading.documents() if one.counts(ignoring)]
+        documents = [document for document in reading.documents() if document.counts(ignoring)]
         outcome = DONE if documents else NOTHING_TO_DO
         return Decision(outcome, frozenset(_names(documents)), points=frozenset({SPAN, RESTRICTED}))
 
@@ -182,7 +182,7 @@ class Release:
         rules = {
             "release status": release.get("status") in SENT,
             "release department": self._is_department(release.get("category")),
-            "release recipient": any(self._is_recipient(one) for one in _list(release.get("recipient"))),
+            "release recipient": any(self._is_recipient(recipient) for recipient in _list(release.get("recipient"))),
             "release age": self._is_recent(release.get("sent"), REPEAT),
         }
         return Entry(name_of(release), broken(rules))
@@ -205,7 +205,7 @@ class Release:
     def _document(self, document: Resource) -> Entry:
         context, labels = document.get("context"), codings(document.get("securityLabel"))
         setting = context.get("practiceSetting") if isinstance(context, dict) else None
-        restricted = any(one.get("code") == "R" for one in labels)
+        restricted = any(label.get("code") == "R" for label in labels)
         rules = {
             "document status": document.get("status") == "current",
             "text status": document.get("docStatus") in READABLE,
@@ -215,41 +215,48 @@ class Release:
         }
         return Entry(name_of(document), broken(rules))
 
-    def problems(self, made: Resource, documents: frozenset[str]) -> Iterator[Json]:
+    def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
         """Yield what is wrong with the Communication of a release.
 
         Args:
-            made: The Communication.
+            communication: The Communication.
             documents: References to the documents to release.
         """
-        if made.get("status") != "completed":
-            yield f"status {made.get('status')}"
-        wanted = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
-        for name, code in wanted.items():
-            if [(one.get("system"), one.get("code")) for one in codings(made.get(name))] != [code]:
-                yield {name: made.get(name)}
-        recipients = _list(made.get("recipient"))
+        if communication.get("status") != "completed":
+            yield f"status {communication.get('status')}"
+        expected = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
+        for name, code in expected.items():
+            if [(coding.get("system"), coding.get("code")) for coding in codings(communication.get(name))] != [code]:
+                yield {name: communication.get(name)}
+        recipients = _list(communication.get("recipient"))
         if len(recipients) != 1 or not self._is_recipient(recipients[0]):
-            yield {"recipient": made.get("recipient")}
-        if moment_of(made.get("sent"))[:10] != self.today:
-            yield f"sent {made.get('sent')}"
-        parts = [one.get("contentReference") if isinstance(one, dict) else None for one in _list(made.get("payload"))]
-        left = [one for one in documents if not any(same_reference(part, one, self.base_url) for part in parts)]
+            yield {"recipient": communication.get("recipient")}
+        if moment_of(communication.get("sent"))[:10] != self.today:
+            yield f"sent {communication.get('sent')}"
+        parts = [
+            payload.get("contentReference") if isinstance(payload, dict) else None
+            for payload in _list(communication.get("payload"))
+        ]
+        left = [
+            document
+            for document in documents
+            if not any(same_reference(part, document, self.base_url) for part in parts)
+        ]
         if left or len(parts) != len(documents):
-            yield {"payload": made.get("payload"), "expected": sorted(documents)}
+            yield {"payload": communication.get("payload"), "expected": sorted(documents)}
 
     def permit(self, patient: str, scene: ReleaseScene) -> Resource:
         """Return a consent of a patient that does not exist and permits the release, like one of another patient."""
         days = self.values[CONSENT_DAYS]
         id = f"permit-{patient}-{self.department.code}-{self.recipient}-{self.purpose}-{days}"
-        consents = [one for chart in scene.charts.values() for one in chart.of("Consent")]
-        entries = [self._consent(_terms(one, self.base_url)) for one in consents]
-        models = [model for model, one in zip(consents, entries, strict=True) if not one.flag and one.counts("")]
+        consents = [consent for chart in scene.charts.values() for consent in chart.of("Consent")]
+        entries = [self._consent(_terms(consent, self.base_url)) for consent in consents]
+        models = [model for model, entry in zip(consents, entries, strict=True) if not entry.flag and entry.counts("")]
         rng = seeded_random(id)
         if models:
             return {**rng.choice(models), "id": id, "patient": reference("Patient", patient)}
-        given = _random_moment(rng, _day_before(self.today, days), scene.now)
-        return consent_resource(id, patient, given, {"type": "permit"})
+        given_on = _random_moment(rng, _day_before(self.today, days), scene.now)
+        return consent_resource(id, patient, given_on, {"type": "permit"})
 
     def missing_document(self, patient: str, scene: ReleaseScene) -> Resource:
         """Return a document of a patient that does not exist and would be released, like one of another patient."""
@@ -257,8 +264,12 @@ class Release:
         id = f"document-{patient}-{self.department.code}-{span}-{self.values[RESTRICTED]}"
         own = {"id": id, "subject": reference("Patient", patient)}
         context = {"practiceSetting": self.department.concept}
-        documents = [one for chart in scene.charts.values() for one in chart.of("DocumentReference")]
-        models = [one for one in documents if self._document({**one, "context": context}).counts("")]
+        documents = [
+            document_reference
+            for chart in scene.charts.values()
+            for document_reference in chart.of("DocumentReference")
+        ]
+        models = [document for document in documents if self._document({**document, "context": context}).counts("")]
         rng = seeded_random(id)
         if models:
             return {**rng.choice(models), **own, "context": context}
@@ -298,22 +309,22 @@ def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
         chart: The records of the patient.
         base_url: Base URL of the server.
     """
-    return [_terms(one, base_url) for one in chart.of("Consent")]
+    return [_terms(consent, base_url) for consent in chart.of("Consent")]
 
 
 def _terms(consent: Resource, base_url: str) -> Terms:
-    found = consent.get("provision")
-    provision = found if isinstance(found, dict) else {}
-    actors = (one.get("reference") for one in _list(provision.get("actor")) if isinstance(one, dict))
-    parsed = (parse_reference(one, base_url) for one in actors)
+    terms = consent.get("provision")
+    provision = terms if isinstance(terms, dict) else {}
+    actors = (actor.get("reference") for actor in _list(provision.get("actor")) if isinstance(actor, dict))
+    parsed = (parse_reference(actor, base_url) for actor in actors)
     return Terms(
         record=name_of(consent),
         is_active=consent.get("status") == "active",
         denies=provision.get("type") == "deny",
         moment=moment_of(consent.get("dateTime")),
         period=provision.get("period"),
-        purposes=[one.get("code") for one in _list(provision.get("purpose")) if isinstance(one, dict)],
-        actors=frozenset("/".join(one) if one else None for one in parsed),
+        purposes=[purpose.get("code") for purpose in _list(provision.get("purpose")) if isinstance(purpose, dict)],
+        actors=frozenset("/".join(name) if name else None for name in parsed),
         codes=_codes(provision["code"]) if "code" in provision else None,
     )
 
@@ -331,7 +342,7 @@ def _day_before(day: str, days: str) -> str:
 
 
 def _codes(concepts: Json) -> list[tuple[Json, Json]]:
-    return [(one.get("system"), one.get("code")) for one in codings(concepts)]
+    return [(coding.get("system"), coding.get("code")) for coding in codings(concepts)]
 
 
 def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
@@ -349,7 +360,7 @@ def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, st
 
 def department_of(ask: ReleaseContent, scene: ReleaseScene) -> Concept:
     """Return the department of a request."""
-    return next(one for one in scene.departments if one.display == ask.department)
+    return next(department for department in scene.departments if department.display == ask.department)
 
 
 def _contains(period: Json, day: str) -> bool:
@@ -365,4 +376,4 @@ def _list(value: Json) -> Sequence[Json]:
 
 
 def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
-    return tuple(one.record for one in entries)
+    return tuple(entry.record for entry in entries)

@@ -46,7 +46,7 @@ RELEASE = Subject(
 )
 """The subject of policies about releases; the names of the first points are the purposes."""
 
-_LIMITS = frozenset(int(value) for one in RELEASE.rules for value in one.values if value.isdigit())
+_LIMITS = frozenset(int(value) for rule in RELEASE.rules for value in rule.values if value.isdigit())
 _OLDEST_DAYS = 400
 _CONFIDENTIALITY = "http://terminology.hl7.org/CodeSystem/v3-Confidentiality"
 _TYPES = (
@@ -134,21 +134,23 @@ class ReleaseSceneSampler:
         """
         rng, ids = self._rng, self._ids
         self._departments = rng.sample(SERVICES, departments)
-        self._recipients = {one: ids.new("Organization") for one in place_names(rng, self._world, recipients)}
+        self._recipients = {
+            place_name: ids.new("Organization") for place_name in place_names(rng, self._world, recipients)
+        }
         patients = draw_patients(rng, self._world, ids, people, twins)
         records = [
             record
-            for one in patients
+            for patient in patients
             for record in (
-                *self._documents(one.id, documents),
-                *self._consents(one.id, rng.choice((3, 4, 5))),
-                *(self._release(one.id) for _ in range(rng.choice((0, 1, 2, 3)))),
+                *self._documents(patient.id, documents),
+                *self._consents(patient.id, rng.choice((3, 4, 5))),
+                *(self._release(patient.id) for _ in range(rng.choice((0, 1, 2, 3)))),
             )
         ]
-        other = rng.choice([one for one in SERVICES if one not in self._departments])
+        other = rng.choice([service for service in SERVICES if service not in self._departments])
         return ReleaseScene(
             now=instant(self._world.now),
-            departments=tuple(sorted(self._departments, key=lambda one: one.display)),
+            departments=tuple(sorted(self._departments, key=lambda department: department.display)),
             recipients=self._recipients,
             people=tuple(patients),
             records=tuple(records),
@@ -188,10 +190,10 @@ class ReleaseSceneSampler:
 
     def _consents(self, patient: str, count: int) -> Iterator[Resource]:
         """Draw the consents of a patient, given at different times."""
-        given: dict[str, None] = {}
-        while len(given) < count:
-            given[self._ago(2, 380)] = None
-        for moment in given:
+        moments: dict[str, None] = {}
+        while len(moments) < count:
+            moments[self._ago(2, 380)] = None
+        for moment in moments:
             status = self._rng.choice(_CONSENT)
             yield consent_resource(self._ids.new("Consent"), patient, moment, self._provision(), status)
 
@@ -205,11 +207,12 @@ class ReleaseSceneSampler:
         if rng.random() < 0.5:
             actors = rng.sample(sorted(self._recipients), rng.choice((1, 1, 2)))
             provision["actor"] = [
-                {"role": _RECIPIENT, "reference": reference("Organization", self._recipients[one])} for one in actors
+                {"role": _RECIPIENT, "reference": reference("Organization", self._recipients[actor])}
+                for actor in actors
             ]
         if rng.random() < 0.5:
             purposes = rng.sample(sorted(PURPOSES), rng.choice((1, 1, 2)))
-            provision["purpose"] = [{"system": ACT_REASON, "code": PURPOSES[one]} for one in purposes]
+            provision["purpose"] = [{"system": ACT_REASON, "code": PURPOSES[purpose]} for purpose in purposes]
         if rng.random() < 0.4:
             provision["code"] = [rng.choice(self._departments).concept]
         return provision
@@ -221,11 +224,11 @@ class ReleaseSceneSampler:
             rng.choice(sorted(PURPOSES)),
             self._departments,
         )
-        made = release_resource(
+        communication = release_resource(
             *(rng.choice(department), patient, self._recipients[name], purpose, self._ago(2, 90), ()),
             status=rng.choice(_SENT),
         )
-        return {"resourceType": "Communication", "id": self._ids.new("Communication"), **made}
+        return {"resourceType": "Communication", "id": self._ids.new("Communication"), **communication}
 
 
 _RECIPIENT: Resource = {
@@ -259,13 +262,13 @@ _POLICY = {
 }
 
 
-def consent_resource(id: str, patient: str, given: str, provision: Resource, status: str = "active") -> Resource:
+def consent_resource(id: str, patient: str, given_on: str, provision: Resource, status: str = "active") -> Resource:
     """Build a Consent.
 
     Args:
         id: Id of the Consent.
         patient: Id of the patient.
-        given: When it was given, an instant.
+        given_on: When it was given, an instant.
         provision: What it permits or denies.
         status: Status of the Consent.
     """
@@ -281,7 +284,7 @@ def consent_resource(id: str, patient: str, given: str, provision: Resource, sta
         "scope": {"coding": [scope]},
         "category": [{"coding": [{"system": LOINC, "code": "59284-0", "display": "Consent Document"}]}],
         "patient": reference("Patient", patient),
-        "dateTime": given,
+        "dateTime": given_on,
         "policyRule": {"coding": [_POLICY]},
         "provision": provision,
     }
@@ -330,7 +333,7 @@ def release_resource(
         documents: References to the documents.
         status: Status of the Communication.
     """
-    content: list[Json] = [{"contentReference": {"reference": one}} for one in documents]
+    content: list[Json] = [{"contentReference": {"reference": document}} for document in documents]
     return {
         "resourceType": "Communication",
         "status": status,

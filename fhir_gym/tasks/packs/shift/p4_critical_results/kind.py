@@ -129,20 +129,20 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     ) -> tuple[CriticalRequest, ...] | None:
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.tasks_due)
-        found: list[CriticalRequest] = []
+        requests: list[CriticalRequest] = []
         for outcome in outcomes:
-            used = [one.ask.department for one in found]
-            left = [one for one in scene.departments if one.service.display not in used]
+            used = [request.ask.department for request in requests]
+            left = [department for department in scene.departments if department.service.display not in used]
             bounds = (low, high) if outcome == DONE else (0, 0)
-            possible = {one: asks for one in left if (asks := _possible(rng, scene, one, bounds))}
+            possible = {department: asks for department in left if (asks := _possible(rng, scene, department, bounds))}
             if not possible:
                 return None
             chosen = rng.choice([*possible])
             ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
-            qualifying = tuple(f"Organization/{one.id}" for one in possible)
+            qualifying = tuple(f"Organization/{department.id}" for department in possible)
             target = f"Organization/{chosen.id}"
-            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
-        return tuple(found)
+            requests.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
+        return tuple(requests)
 
     @override
     def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
@@ -162,29 +162,39 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: CriticalContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if not known:
-            known["departments"] = yield from _departments(given["place"])
-            known["library"] = yield from read_library((CRITICAL,))
-        department: Resource = known["departments"][ask.department]
-        library: Library = known["library"]
+    def solve(
+        self, ask: CriticalContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if not looked_up:
+            looked_up["departments"] = yield from _departments(rule_values["place"])
+            looked_up["library"] = yield from read_library((CRITICAL,))
+        department: Resource = looked_up["departments"][ask.department]
+        library: Library = looked_up["library"]
         organization = f"Organization/{department['id']}"
-        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(given, now))
+        values = library.values(
+            CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(rule_values, now)
+        )
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
-        found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
-        born = {one["id"]: date.fromisoformat(one["birthDate"]) for one in found if one["resourceType"] == "Patient"}
-        results = [parse_result(one) for one in found if one["resourceType"] == "Observation"]
-        critical = [one for one in results if is_new_and_critical(one, ask, values, born[one.patient])]
+        resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
+        born = {
+            patient["id"]: date.fromisoformat(patient["birthDate"])
+            for patient in resources
+            if patient["resourceType"] == "Patient"
+        }
+        results = [
+            parse_result(observation) for observation in resources if observation["resourceType"] == "Observation"
+        ]
+        critical = [result for result in results if is_new_and_critical(result, ask, values, born[result.patient])]
         if critical:
-            query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{one.id}" for one in critical)}
+            query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{result.id}" for result in critical)}
             reported = reported_by((yield from search_all("/Task", {**query, "_count": "200"})))
-            critical = [one for one in critical if one.id not in reported]
+            critical = [result for result in critical if result.id not in reported]
         if not critical:
             return NOTHING_TO_DO
         query = {"organization": organization, "role": ON_CALL.token, "active": "true", "_count": "200"}
         roles = yield from search_all("/PractitionerRole", query)
-        for one in critical:
-            yield Post("/Task", notice_of(one, roles, values))
+        for result in critical:
+            yield Post("/Task", notice_of(result, roles, values))
         return DONE
 
     @override
@@ -199,13 +209,13 @@ def _possible(
     now = parse_instant(scene.now)
     results = scene.results_of[department.id]
     due = results_due(scene, _ask(department, max(_HOURS), now), now)
-    found: list[CriticalContent] = []
+    contents: list[CriticalContent] = []
     for hours in rng.sample(_HOURS, len(_HOURS)):
         ask = _ask(department, hours, now)
-        new = [one for one in results if one.issued > ask.since]
-        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(one.id in due for one in new) <= bounds[1]:
-            found.append(ask)
-    return found
+        new = [result for result in results if result.issued > ask.since]
+        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(result.id in due for result in new) <= bounds[1]:
+            contents.append(ask)
+    return contents
 
 
 def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
@@ -215,11 +225,14 @@ def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
 
 def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
     """Return the first request about a department whose result the most of the mistakes would change."""
-    earliest = min(asks, key=lambda one: one.since)
-    found = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
+    earliest = min(asks, key=lambda ask: ask.since)
+    by_mistake = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
 
     def changed(ask: CriticalContent) -> int:
-        due = {mistake: {id: one for id, (at, one) in all.items() if at > ask.since} for mistake, all in found.items()}
+        due = {
+            mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
+            for mistake, all in by_mistake.items()
+        }
         return sum(due[mistake] != due[""] for mistake in mistakes)
 
     return max(asks, key=changed)
@@ -233,16 +246,16 @@ def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str
     else:
         due = results_due(scene, ask, now, mistake=mistake)
     results = scene.results_of[scene.department(ask.department).id]
-    moments = {one.id: one.taken if mistake == TIME_OF_SPECIMEN else one.issued for one in results}
-    return {id: (moments[id], one) for id, one in due.items()}
+    moments = {result.id: result.taken if mistake == TIME_OF_SPECIMEN else result.issued for result in results}
+    return {id: (moments[id], resource) for id, resource in due.items()}
 
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
     """Look up the departments of a hospital by their names."""
-    found = yield from search_all("/Organization", {"name": place})
-    hospital = next(one for one in found if one["name"] == place)
+    organizations = yield from search_all("/Organization", {"name": place})
+    hospital = next(organization for organization in organizations if organization["name"] == place)
     parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
-    return {one["name"]: one for one in parts}
+    return {part["name"]: part for part in parts}
 
 
 class CriticalResultsLevel1(StaticShift, requests=CriticalResults(), level=1):

@@ -158,11 +158,13 @@ def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator
     """
     ask, department = request.ask, scene.department(request.ask.department)
     values = scene.library.values(CRITICAL.code, department.service.code, parse_instant(scene.now))
-    new = [one for one in scene.results if one.issued > ask.since and one.status in VALID]
+    new = [result for result in scene.results if result.issued > ask.since and result.status in VALID]
     critical = [
-        one for one in new if all(is_critical(values, one.code, Decimal(one.value), old) for old in (True, False))
+        result
+        for result in new
+        if all(is_critical(values, result.code, Decimal(result.value), old) for old in (True, False))
     ]
-    models = [one for one in critical if one.taken <= ask.since] or critical
+    models = [result for result in critical if result.taken <= ask.since] or critical
     for stay in scene.stays:
         if target_id(stay["serviceProvider"]) == department.id:
             id = stay["id"]
@@ -216,13 +218,13 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         """The ids of the results by the references to the Tasks that the agent created and left."""
         old = {name_of(task) for task in self.scene.tasks}
         written = {write.record for write in self.log.writes_of_agent if write.resource_type == "Task"}
-        found: dict[str, str] = {}
+        tasks: dict[str, str] = {}
         for record in sorted(written - old):
             states = [self.log.at_end(record), *(write.after for write in self.log.writes_on(record))]
             about = next((result for state in states if state for result in self._results_of(state)), "")
             if about:
-                found[record] = about
-        return found
+                tasks[record] = about
+        return tasks
 
     def _results_of(self, task: Resource) -> Iterator[str]:
         """Yield the id of the result that a Task is about."""

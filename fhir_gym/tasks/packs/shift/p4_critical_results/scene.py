@@ -89,7 +89,7 @@ class CriticalTest:
     @cached_property
     def analytes(self) -> dict[str, Analyte]:
         """The analytes of the test, and the similar one, by their codes."""
-        return {one.code: one for one in (self.test.main, self.test.other, self.test.similar)}
+        return {analyte.code: analyte for analyte in (self.test.main, self.test.other, self.test.similar)}
 
     def limits(self, side: Mapping[str, tuple[str, ...]]) -> list[float]:
         """Return all limits of one side that can be drawn."""
@@ -103,7 +103,7 @@ class CriticalTest:
     @cached_property
     def _close(self) -> list[tuple[Decimal, Decimal]]:
         """The lowest and the highest value that is close to each limit that can be drawn."""
-        limits = (Decimal(limit) for side in (self.above, self.below) for one in side.values() for limit in one)
+        limits = (Decimal(limit) for side in (self.above, self.below) for texts in side.values() for limit in texts)
         return [(limit - _CLOSE * limit, limit + _CLOSE * limit) for limit in limits]
 
 
@@ -156,7 +156,9 @@ CRITICAL_TESTS = MappingProxyType(
     }
 )
 """The tests by the names that policies use."""
-TEST_OF = MappingProxyType({code: name for name, one in CRITICAL_TESTS.items() for code in one.analytes})
+TEST_OF = MappingProxyType(
+    {code: name for name, critical_test in CRITICAL_TESTS.items() for code in critical_test.analytes}
+)
 """The names of the tests by the codes of their analytes."""
 
 
@@ -173,10 +175,10 @@ def point(test: str, side: str, group: str) -> str:
 
 def _limits() -> Iterator[Rule]:
     who = {ADULTS: "In adults, a", CHILDREN: "In children, a", _ALL: "At any age, a"}
-    for name, one in CRITICAL_TESTS.items():
-        for side, limits in (("above", one.above), ("below", one.below)):
+    for name, critical_test in CRITICAL_TESTS.items():
+        for side, limits in (("above", critical_test.above), ("below", critical_test.below)):
             for group, values in limits.items():
-                sentence = f"{who[group]} {name} {side} {{value}} {one.test.main.unit} is critical."
+                sentence = f"{who[group]} {name} {side} {{value}} {critical_test.test.main.unit} is critical."
                 yield Rule(point(name, side, group), sentence, values)
 
 
@@ -207,13 +209,13 @@ def is_critical(values: Mapping[str, str], code: str, value: Decimal, child: boo
         child: Whether the patient is a child.
     """
     name = TEST_OF[code]
-    one = CRITICAL_TESTS[name]
-    if code == one.test.similar.code:
+    critical_test = CRITICAL_TESTS[name]
+    if code == critical_test.test.similar.code:
         return False
-    converted, group = one.test.converted(code, value), CHILDREN if child else ADULTS
+    converted, group = critical_test.test.converted(code, value), CHILDREN if child else ADULTS
     above, below = (
         [values[point(name, side, who)] for who in (group, _ALL) if who in limits]
-        for side, limits in (("above", one.above), ("below", one.below))
+        for side, limits in (("above", critical_test.above), ("below", critical_test.below))
     )
     return any(converted > Decimal(limit) for limit in above) or any(converted < Decimal(limit) for limit in below)
 
@@ -221,8 +223,8 @@ def is_critical(values: Mapping[str, str], code: str, value: Decimal, child: boo
 def conversions() -> str:
     """Return the codes and units of the tests, for prompts."""
     lines = []
-    for name, one in CRITICAL_TESTS.items():
-        main, other, factor = one.test.main, one.test.other, one.test.factor
+    for name, critical_test in CRITICAL_TESTS.items():
+        main, other, factor = critical_test.test.main, critical_test.test.other, critical_test.test.factor
         same = f"{other.code} in {other.unit}" + (
             "" if factor == 1 else f"; the value in {main.unit} is {factor} times the value in {other.unit}"
         )
@@ -285,7 +287,7 @@ class CriticalScene(Params):
 
     def department(self, service: str) -> Department:
         """Return the department with the display of its service."""
-        return next(one for one in self.departments if one.service.display == service)
+        return next(department for department in self.departments if department.service.display == service)
 
     @cached_property
     def born(self) -> dict[str, date]:
@@ -296,19 +298,19 @@ class CriticalScene(Params):
     def results_of(self) -> dict[str, list[StayResult]]:
         """The results by the id of the department."""
         departments = {stay["id"]: target_id(stay["serviceProvider"]) for stay in self.stays}
-        found: dict[str, list[StayResult]] = {department.id: [] for department in self.departments}
+        results: dict[str, list[StayResult]] = {department.id: [] for department in self.departments}
         for result in self.results:
-            found[departments[result.stay]].append(result)
-        return found
+            results[departments[result.stay]].append(result)
+        return results
 
     @cached_property
     def roles_on_call(self) -> dict[str, list[Resource]]:
         """The active roles of the practitioners on call, by the id of the department."""
-        found: dict[str, list[Resource]] = {department.id: [] for department in self.departments}
+        roles: dict[str, list[Resource]] = {department.id: [] for department in self.departments}
         for role in self.roles:
             if role["active"] and role["code"] == [ON_CALL.concept]:
-                found[target_id(role["organization"])].append(role)
-        return found
+                roles[target_id(role["organization"])].append(role)
+        return roles
 
 
 def target_id(reference: Resource) -> str:
@@ -331,26 +333,26 @@ def hospital_resources(scene: CriticalScene) -> list[Resource]:
     ]
 
 
-def _department(one: Department, place: str) -> Resource:
+def _department(department: Department, place: str) -> Resource:
     return {
         "resourceType": "Organization",
-        "id": one.id,
+        "id": department.id,
         "active": True,
-        "type": [one.service.concept],
-        "name": one.service.display,
+        "type": [department.service.concept],
+        "name": department.service.display,
         "partOf": reference("Organization", place),
     }
 
 
-def result_of_stay(one: StayResult) -> Resource:
+def result_of_stay(result: StayResult) -> Resource:
     """Build the Observation of a result."""
-    observation = observation_of(one, CRITICAL_TESTS[TEST_OF[one.code]].analytes[one.code])
-    found: dict[str, Json] = {}
+    observation = observation_of(result, CRITICAL_TESTS[TEST_OF[result.code]].analytes[result.code])
+    values: dict[str, Json] = {}
     for name, value in observation.items():
-        found[name] = value
+        values[name] = value
         if name == "subject":
-            found["encounter"] = reference("Encounter", one.stay)
-    return found
+            values["encounter"] = reference("Encounter", result.stay)
+    return values
 
 
 def draw_hospital(
@@ -379,22 +381,22 @@ def draw_hospital(
         amended_at: See `ShiftSize`.
     """
     chosen = rng.sample(SERVICES, departments + 1)
-    offered = [Department(id=ids.new("Organization"), service=one) for one in chosen[:departments]]
+    offered = [Department(id=ids.new("Organization"), service=service) for service in chosen[:departments]]
     staff: list[Person] = []
     roles: list[Resource] = []
     for department in offered:
         team = [new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(4)]
         staff += team
-        roles += _roles(rng, ids, world.now, department.id, [one.id for one in team])
-    patients = [_with_age(rng, world, one) for one in draw_patients(rng, world, ids, people, 1)]
-    stays = [_stay(rng, ids, world.now, offered, one) for one in patients]
-    shares = {one.id: rng.choice(_REMARKABLE) for one in offered}
-    found = [
+        roles += _roles(rng, ids, world.now, department.id, [person.id for person in team])
+    patients = [_with_age(rng, world, patient) for patient in draw_patients(rng, world, ids, people, 1)]
+    stays = [_stay(rng, ids, world.now, offered, patient) for patient in patients]
+    shares = {department.id: rng.choice(_REMARKABLE) for department in offered}
+    stay_results = [
         result
         for stay in stays
         for result in _results(rng, world, ids, stay, rng.choice(results), shares[target_id(stay["serviceProvider"])])
     ]
-    handled = {one.id for one in offered if rng.random() < _HANDLED}
+    handled = {department.id for department in offered if rng.random() < _HANDLED}
     stays_handled = {stay["id"] for stay in stays if target_id(stay["serviceProvider"]) in handled}
     return CriticalScene(
         now=instant(world.now),
@@ -405,8 +407,8 @@ def draw_hospital(
         roles=tuple(rng.sample(roles, len(roles))),
         people=tuple(patients),
         stays=tuple(stays),
-        results=tuple(found),
-        tasks=tuple(_tasks(rng, ids, found, [one.id for one in staff], stays_handled)),
+        results=tuple(stay_results),
+        tasks=tuple(_tasks(rng, ids, stay_results, [practitioner.id for practitioner in staff], stays_handled)),
         library=draw_library(rng, ids, world.now, (CRITICAL,), chosen, documents, soon=amended_at),
         tasks_due=tasks_due,
     )
@@ -467,12 +469,12 @@ def _results(
     rng: random.Random, world: World, ids: IdAllocator, stay: Resource, count: int, remarkable: float
 ) -> Iterator[StayResult]:
     for _ in range(count):
-        one = CRITICAL_TESTS[rng.choice(sorted(CRITICAL_TESTS))]
+        critical_test = CRITICAL_TESTS[rng.choice(sorted(CRITICAL_TESTS))]
         issued = world.now - timedelta(minutes=rng.randrange(20, _DAYS * 24 * 60))
         if issued.minute == 0:  # the duty passes on at full hours
             issued -= timedelta(minutes=7)
         taken = issued - timedelta(minutes=rng.choice((45, 70, 130, 240, 900, 1_500)) + rng.randrange(30))
-        code, value = _value(rng, one, remarkable)
+        code, value = _value(rng, critical_test, remarkable)
         yield StayResult(
             id=ids.new("Observation"),
             patient=target_id(stay["subject"]),
@@ -485,17 +487,17 @@ def _results(
         )
 
 
-def _value(rng: random.Random, one: CriticalTest, remarkable: float) -> tuple[str, str]:
+def _value(rng: random.Random, critical_test: CriticalTest, remarkable: float) -> tuple[str, str]:
     """Draw the code and the value of a result; values near the limits are frequent, values at a limit do not occur."""
-    test = one.test
+    test = critical_test.test
     analyte = rng.choice((test.main, test.main, test.main, test.other, test.other, test.similar))
-    above, below = one.limits(one.above), one.limits(one.below)
+    above, below = critical_test.limits(critical_test.above), critical_test.limits(critical_test.below)
     ranges = [(0.95 * min(above), 1.08 * max(above))] if above else []
     ranges += [(0.88 * min(below), 1.06 * max(below))] if below else []
     for _ in range(_TRIES):
         bounds = rng.choice(ranges) if rng.random() < remarkable else (test.low, test.high)
         value = reported_value(test, analyte, rng.uniform(*bounds))
-        if analyte == test.similar or one.is_clear(analyte.code, Decimal(value)):
+        if analyte == test.similar or critical_test.is_clear(analyte.code, Decimal(value)):
             return analyte.code, value
     return test.main.code, reported_value(test, test.main, (test.low + test.high) / 2)
 

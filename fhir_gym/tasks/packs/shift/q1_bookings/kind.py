@@ -85,28 +85,28 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     ) -> tuple[BookingRequest, ...] | None:
         calendar = Calendar.at_start(scene)
         names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
-        found: list[BookingRequest] = []
+        requests: list[BookingRequest] = []
 
         def add(outcome: str, *, depends: bool) -> bool:
-            used = [one.ask.patient for one in found]
+            used = [request.ask.patient for request in requests]
             left = [name for name in names[outcome] if name not in used]
             mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
             tried = left if depends else left[:_MOST_TRIED]
             drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in tried)
-            request = next((one for one in drawn if one is not None), None)
+            request = next((request for request in drawn if request is not None), None)
             if request is None and mistake and not depends:
                 drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
-                request = next((one for one in drawn if one is not None), None)
+                request = next((request for request in drawn if request is not None), None)
             if request is None:
                 return False
-            found.append(request)
+            requests.append(request)
             if outcome == DONE:
                 slot = best_slot(calendar, request.ask, request.patients[0])
                 assert slot is not None
                 calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
             return True
 
-        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
@@ -121,21 +121,25 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(self, ask: BookingContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-        place: PlaceRecords = known["place"]
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+        place: PlaceRecords = looked_up["place"]
         present = instant(now)
         mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
-        coming = [one for one in mine if one["status"] in COMING and one["start"] > present]
-        if any(place.service_of(one) == ask.service for one in coming):
+        coming = [
+            appointment for appointment in mine if appointment["status"] in COMING and appointment["start"] > present
+        ]
+        if any(place.service_of(appointment) == ask.service for appointment in coming):
             return ALREADY_DONE
         query = {"schedule.actor": place.place, "start": f"gt{present}", "status": "free", "_count": "200"}
-        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
         for _ in range(MOST_BOOKINGS):
             slots = yield from search_all("/Slot", query)
             fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
@@ -173,14 +177,14 @@ def _draw_request(
 
 def _outcome(ask: BookingContent, patient: str, calendar: Calendar) -> str:
     """Return the outcome of an ask; an empty text if nobody meets the wishes, or one of them makes no difference."""
-    if not any(ask.wants(one) for one in calendar.scene.practitioners):
+    if not any(ask.wants(practitioner) for practitioner in calendar.scene.practitioners):
         return ""  # without a practitioner, there is no slot that the agent could have looked for
     if coming(calendar, ask, patient):
         return ALREADY_DONE
     best = best_slot(calendar, ask, patient)
     if best is None:
         return NO_FREE_TIME
-    return DONE if all(best_slot(calendar, one, patient) != best for one in ask.without_one_wish()) else ""
+    return DONE if all(best_slot(calendar, booking, patient) != best for booking in ask.without_one_wish()) else ""
 
 
 def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingContent:
@@ -191,8 +195,8 @@ def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingCon
         "gender": rng.choice(("female", "male")),
     }
     chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
-    service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
-    return BookingContent(patient=name, service=service, **{one: wishes[one] for one in chosen})
+    service = rng.choice(sorted({practitioner.service.display for practitioner in scene.practitioners}))
+    return BookingContent(patient=name, service=service, **{wish: wishes[wish] for wish in chosen})
 
 
 class BookingsLevel1(StaticShift, requests=Bookings(), level=1):

@@ -32,12 +32,12 @@ class PlaceRecords:
 
     def service_code(self, service: str) -> str:
         """Return the code of the service with a display."""
-        codings = (one["specialty"][0]["coding"][0] for one in self.schedules.values())
-        return next(str(one["code"]) for one in codings if one["display"] == service)
+        codings = (schedule["specialty"][0]["coding"][0] for schedule in self.schedules.values())
+        return next(str(coding["code"]) for coding in codings if coding["display"] == service)
 
     def service_of(self, appointment: Resource) -> str:
         """Return the service of an appointment at the place; an empty text for an appointment elsewhere."""
-        actors = {one["actor"]["reference"] for one in appointment["participant"]}
+        actors = {participant["actor"]["reference"] for participant in appointment["participant"]}
         for name, practitioner in self.practitioners.items():
             if f"Practitioner/{practitioner['id']}" in actors and self.place in actors:
                 return self._service(name)
@@ -46,7 +46,7 @@ class PlaceRecords:
     def meets(self, ask: BookingContent, slot: Resource) -> bool:
         """Whether a slot is for the requested service and meets every wish."""
         practitioner = self._practitioner(slot)
-        spoken = [one["coding"][0]["code"] for one in practitioner["communication"]]
+        spoken = [communication["coding"][0]["code"] for communication in practitioner["communication"]]
         return (
             self._service(slot["schedule"]["reference"]) == ask.service
             and ask.gender in ("", practitioner["gender"])
@@ -56,7 +56,7 @@ class PlaceRecords:
 
     def first(self, slots: Iterable[Resource]) -> Resource:
         """Return the slot that starts first; then the practitioner's family name decides, then the id."""
-        return min(slots, key=lambda one: (one["start"], self._practitioner(one)["name"][0]["family"], one["id"]))
+        return min(slots, key=lambda slot: (slot["start"], self._practitioner(slot)["name"][0]["family"], slot["id"]))
 
     def book(self, slot: Resource, patient: str) -> Generator[Action, Json, bool]:
         """Book a slot for a patient, and return whether it worked: somebody else may just have taken the slot."""
@@ -70,7 +70,7 @@ class PlaceRecords:
             "start": slot["start"],
             "end": slot["end"],
             "slot": [reference("Slot", slot["id"])],
-            "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
+            "participant": [{"actor": {"reference": actor}, "status": "accepted"} for actor in actors],
         }
         yield Post("/Appointment", appointment)
         return True
@@ -85,14 +85,20 @@ class PlaceRecords:
 def look_up_place(name: str) -> Generator[Action, Json, PlaceRecords]:
     """Look up a place, its schedules and their practitioners."""
     places = yield from search_all("/Location", {"name": name})
-    place = next(f"Location/{one['id']}" for one in places if one.get("name") == name)
-    found = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
-    practitioners = {f"Practitioner/{one['id']}": one for one in found if one["resourceType"] == "Practitioner"}
-    schedules = {f"Schedule/{one['id']}": one for one in found if one["resourceType"] == "Schedule"}
+    place = next(f"Location/{place['id']}" for place in places if place.get("name") == name)
+    resources = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
+    practitioners = {
+        f"Practitioner/{practitioner['id']}": practitioner
+        for practitioner in resources
+        if practitioner["resourceType"] == "Practitioner"
+    }
+    schedules = {
+        f"Schedule/{schedule['id']}": schedule for schedule in resources if schedule["resourceType"] == "Schedule"
+    }
     by_schedule = {
         name: practitioners[actor["reference"]]
-        for name, one in schedules.items()
-        for actor in one["actor"]
+        for name, schedule in schedules.items()
+        for actor in schedule["actor"]
         if actor["reference"] in practitioners
     }
     return PlaceRecords(place, schedules, by_schedule)
@@ -105,4 +111,6 @@ def minutes_of(slot: Resource) -> int:
 
 def overlaps(slot: Resource, appointments: Iterable[Resource]) -> bool:
     """Whether a slot has some time in common with one of the appointments."""
-    return any(slot["start"] < one["end"] and one["start"] < slot["end"] for one in appointments)
+    return any(
+        slot["start"] < appointment["end"] and appointment["start"] < slot["end"] for appointment in appointments
+    )

@@ -79,7 +79,7 @@ def coming(calendar: Calendar, ask: BookingContent, patient: str) -> list[str]:
         if whose == patient
         and status in COMING
         and any(
-            one.start > calendar.scene.now and doctors[one.schedule].service.display == ask.service for one in slots
+            slot.start > calendar.scene.now and doctors[slot.schedule].service.display == ask.service for slot in slots
         )
     ]
 
@@ -100,11 +100,11 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
 
     @override
     def claim(self, request: BookingRequest) -> frozenset[str]:
-        old = {one.id for one in self.scene.visits}
-        written = (one for id in request.patients for one in self.log.by_participant.get(f"Patient/{id}", ()))
-        new = [one for one in written if one.id not in old]
-        slots = {f"Slot/{id}" for one in new for id in self.slot_ids(one.after) if id in self.slots}
-        return frozenset({one.record for one in new} | slots)
+        old = {visit.id for visit in self.scene.visits}
+        written = (write for id in request.patients for write in self.log.by_participant.get(f"Patient/{id}", ()))
+        new = [write for write in written if write.id not in old]
+        slots = {f"Slot/{id}" for write in new for id in self.slot_ids(write.after) if id in self.slots}
+        return frozenset({write.record for write in new} | slots)
 
     @override
     def judge_one(self, number: int) -> Judgement:
@@ -117,35 +117,38 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         return self.done(number, self._problems(request, left, slots), claimed, expected)
 
     def _problems(
-        self, request: BookingRequest, left: frozenset[str], wanted: Sequence[ClinicSlot | None]
+        self, request: BookingRequest, left: frozenset[str], right_slots: Sequence[ClinicSlot | None]
     ) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
-        appointments = [one for one in left if one.startswith("Appointment/")]
+        appointments = [record for record in left if record.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
-            return [f"left {one}" for one in sorted(left)]
-        made = self.log.at_end(appointments[0])
-        assert made is not None
-        slot = next((one for one in wanted if one and self.slot_ids(made) == [one.id]), None)
+            return [f"left {record}" for record in sorted(left)]
+        appointment = self.log.at_end(appointments[0])
+        assert appointment is not None
+        slot = next((slot for slot in right_slots if slot and self.slot_ids(appointment) == [slot.id]), None)
         if slot is None:
-            return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(made)) or 'no slot'}"]
-        problems = [f"left {one}" for one in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
-        problems += self._wrong_elements(made, request.patients[0], slot)
+            return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(appointment)) or 'no slot'}"]
+        problems = [f"left {record}" for record in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
+        problems += self._wrong_elements(appointment, request.patients[0], slot)
         if not self.slot_became(slot.id, "busy"):
             problems.append(f"Slot/{slot.id} is not busy and otherwise unchanged")
         return problems
 
-    def _wrong_elements(self, made: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
+    def _wrong_elements(self, appointment: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
         """Yield what is wrong in a new appointment."""
         practitioner = self.scene.by_schedule()[slot.schedule].person.id
-        if made.get("status") != "booked":
-            yield f"status {made.get('status')}"
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(made.get(name), wanted):
-                yield f"{name} {made.get(name)}"
+        if appointment.get("status") != "booked":
+            yield f"status {appointment.get('status')}"
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(appointment.get(name), moment):
+                yield f"{name} {appointment.get(name)}"
         needed = {f"Patient/{patient}", f"Practitioner/{practitioner}"}
-        listed = [(self.log.end.refers(one.get("actor")), one.get("status")) for one in made.get("participant", [])]
-        others = [one for one in listed if one != (f"Location/{self.scene.place}", "accepted")]
-        if sorted(others, key=str) != sorted([(one, "accepted") for one in needed], key=str):
+        listed = [
+            (self.log.end.refers(participant.get("actor")), participant.get("status"))
+            for participant in appointment.get("participant", [])
+        ]
+        others = [participant for participant in listed if participant != (f"Location/{self.scene.place}", "accepted")]
+        if sorted(others, key=str) != sorted([(reference, "accepted") for reference in needed], key=str):
             yield f"participants {listed}"
 
     def best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
@@ -158,11 +161,11 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
     def rightly_declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request = self.requests[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         booked = coming(self.start, request.ask, request.patients[0])
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)
         slots = fitting_slots(request, self.scene)
-        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
+        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda slot: self.best(number, slot))

@@ -94,13 +94,13 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         dependent: int | None = None,
     ) -> tuple[ChangeRequest, ...] | None:
         calendar = Calendar.at_start(scene)
-        found: list[ChangeRequest] = []
+        requests: list[ChangeRequest] = []
         chained = dependent is None
 
         def add(outcome: str, *, depends: bool) -> bool:
             nonlocal chained
-            used = [one.ask.patient for one in found]
-            moves = sum(one.ask.change == "move" for one in found)
+            used = [request.ask.patient for request in requests]
+            moves = sum(request.ask.change == "move" for request in requests)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
             if outcome == DONE and not chained:
                 kinds.remove("missed")  # it frees no slot
@@ -110,19 +110,19 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
             mistake = EARLIER_REQUESTS_IGNORED if depends else mistake
             drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
-            request = next((one for one in drawn if one is not None), None)
+            request = next((request for request in drawn if request is not None), None)
             if request is None and not depends:
                 drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
-                request = next((one for one in drawn if one is not None), None)
+                request = next((request for request in drawn if request is not None), None)
             if request is None:
                 return False
             chained |= depends
-            found.append(request)
+            requests.append(request)
             if outcome == DONE:
                 _apply(request, calendar)
             return True
 
-        return tuple(found) if self.add_requests(add, outcomes, dependent) else None
+        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
 
     @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
@@ -152,19 +152,25 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return " ".join([words[ask.change][wording], *ask.in_words()])
 
     @override
-    def solve(self, ask: ChangeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: ChangeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         doctor = f"{ask.given} {ask.family}"
-        if doctor not in known:
-            known[doctor] = yield from _practitioner_and_schedule(ask)
-        practitioner, schedule = known[doctor]
+        if doctor not in looked_up:
+            looked_up[doctor] = yield from _practitioner_and_schedule(ask)
+        practitioner, schedule = looked_up[doctor]
         query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
-        found = yield from search_all("/Appointment", query)
-        mine = [one for one in found if one["resourceType"] == "Appointment"]
-        slots = {f"Slot/{one['id']}": one for one in found if one["resourceType"] == "Slot"}
-        meant = [one for one in mine if one["start"][:10] == ask.day and practitioner in _actors(one)]
+        resources = yield from search_all("/Appointment", query)
+        mine = [appointment for appointment in resources if appointment["resourceType"] == "Appointment"]
+        slots = {f"Slot/{slot['id']}": slot for slot in resources if slot["resourceType"] == "Slot"}
+        meant = [
+            appointment
+            for appointment in mine
+            if appointment["start"][:10] == ask.day and practitioner in _actors(appointment)
+        ]
         present = instant(now)
         if not meant:
             return NOTHING_TO_DO
@@ -180,14 +186,14 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
                 yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
             return DONE
         free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
-        others = [one for one in mine if one["status"] in OCCUPIED and one["id"] != appointment["id"]]
+        others = [slot for slot in mine if slot["status"] in OCCUPIED and slot["id"] != appointment["id"]]
         for _ in range(MOST_BOOKINGS):
-            found = yield from search_all("/Slot", free)
-            long = [one for one in found if minutes_of(one) >= minutes_of(old) and not overlaps(one, others)]
-            fitting = [one for one in long if ask.suits(one["start"], minutes_of(one))]
+            resources = yield from search_all("/Slot", free)
+            long = [slot for slot in resources if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
+            fitting = [slot for slot in long if ask.suits(slot["start"], minutes_of(slot))]
             if not fitting:
                 break
-            new = min(fitting, key=lambda one: (one["start"], one["id"]))
+            new = min(fitting, key=lambda resource: (resource["start"], resource["id"]))
             taken = yield update(new, status="busy")
             if not is_refused(taken):
                 moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
@@ -217,7 +223,7 @@ def _draw_request(
     scene = calendar.scene
     ids = ids_of(name, scene.people)
     calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
-    mine = [one for one in scene.visits if one.patient in ids]
+    mine = [visit for visit in scene.visits if visit.patient in ids]
     for _ in range(_TRIES):
         visit, ask = _draw_change(rng, calendar, name, mine, rng.choice(kinds))
         if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
@@ -235,11 +241,11 @@ def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> di
     if aimed and visit is not None:
         kind = (visit.status in ACTIVE, visit.slot.start > scene.now)
         able = {
-            f"Patient/{one.patient}"
-            for one in scene.visits
-            if (one.status in ACTIVE, one.slot.start > scene.now) == kind
+            f"Patient/{other.patient}"
+            for other in scene.visits
+            if (other.status in ACTIVE, other.slot.start > scene.now) == kind
         }
-        aimed["qualifying"] = tuple(one for one in aimed["qualifying"] if one in able)
+        aimed["qualifying"] = tuple(qualifying for qualifying in aimed["qualifying"] if qualifying in able)
     return aimed
 
 
@@ -253,9 +259,9 @@ def _draw_change(
     wishes: dict[str, Any] = {}
     if change == "move":
         drawn = draw_time_wishes(rng, parse_instant(calendar.scene.now).date())
-        wishes = {one: drawn[one] for one in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
+        wishes = {wish: drawn[wish] for wish in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
     ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
-    there = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (chosen.slot.schedule, day)]
+    there = [visit for visit in mine if (visit.slot.schedule, visit.slot.start[:10]) == (chosen.slot.schedule, day)]
     return (there[0] if there else None), ask
 
 
@@ -264,17 +270,17 @@ def _outcome(ask: ChangeContent, visit: Visit | None, calendar: Calendar, mine: 
     if visit is None:
         return NOTHING_TO_DO
     day = visit.slot.start[:10]
-    same = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (visit.slot.schedule, day)]
+    same = [other for other in mine if (other.slot.schedule, other.slot.start[:10]) == (visit.slot.schedule, day)]
     outcome = outcome_of(ask, visit, calendar)
     if len(same) != 1 or outcome != DONE or ask.change != "move":
         return outcome if len(same) == 1 else ""
     best = new_slot(ask, visit, calendar)
-    return DONE if all(new_slot(one, visit, calendar) != best for one in ask.without_one_wish()) else ""
+    return DONE if all(new_slot(change, visit, calendar) != best for change in ask.without_one_wish()) else ""
 
 
 def _apply(request: ChangeRequest, calendar: Calendar) -> None:
     """Change the calendar as the request asks."""
-    visit = next(one for one in calendar.scene.visits if one.id == request.visit)
+    visit = next(visit for visit in calendar.scene.visits if visit.id == request.visit)
     slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)
     if request.ask.change == "move":
         slot = new_slot(request.ask, visit, calendar)
@@ -288,19 +294,21 @@ def _apply(request: ChangeRequest, calendar: Calendar) -> None:
 def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:
     """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
-    found = yield from search_all("/Schedule", query)
-    people = [one for one in found if one["resourceType"] == "Practitioner"]
-    practitioner = next(f"Practitioner/{one['id']}" for one in people if has_name(one, ask.given, ask.family))
-    schedules = [one for one in found if one["resourceType"] == "Schedule"]
-    return practitioner, next(f"Schedule/{one['id']}" for one in schedules if practitioner in _references(one["actor"]))
+    resources = yield from search_all("/Schedule", query)
+    people = [practitioner for practitioner in resources if practitioner["resourceType"] == "Practitioner"]
+    practitioner = next(f"Practitioner/{person['id']}" for person in people if has_name(person, ask.given, ask.family))
+    schedules = [schedule for schedule in resources if schedule["resourceType"] == "Schedule"]
+    return practitioner, next(
+        f"Schedule/{schedule['id']}" for schedule in schedules if practitioner in _references(schedule["actor"])
+    )
 
 
 def _actors(appointment: Resource) -> Iterator[str]:
-    return _references([one["actor"] for one in appointment["participant"]])
+    return _references([participant["actor"] for participant in appointment["participant"]])
 
 
 def _references(values: Sequence[Resource]) -> Iterator[str]:
-    return (one["reference"] for one in values)
+    return (value["reference"] for value in values)
 
 
 class ChangesLevel1(StaticShift, requests=Changes(), level=1):

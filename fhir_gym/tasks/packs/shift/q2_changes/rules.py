@@ -113,10 +113,10 @@ def _same(visit: Visit) -> Callable[[Practitioner], bool]:
 def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield the appointment that the request supposes, as it would be if it could be changed."""
     ask = request.ask
-    practitioner = next(one for one in scene.practitioners if ask.is_with(one.person))
+    practitioner = next(practitioner for practitioner in scene.practitioners if ask.is_with(practitioner.person))
     patient = request.patients[0]
-    slots = [one for one in scene.slots if one.schedule == practitioner.schedule]
-    slot = seeded_random("visit", patient, ask).choice([one for one in slots if one.start[:10] == ask.day] or slots)
+    slots = [slot for slot in scene.slots if slot.schedule == practitioner.schedule]
+    slot = seeded_random("visit", patient, ask).choice([slot for slot in slots if slot.start[:10] == ask.day] or slots)
     moved = slot.model_copy(update={"start": f"{ask.day}{slot.start[10:]}"})
     visit = Visit(id=f"supposed-{patient}-{ask.day}", patient=patient, slot=moved, status="booked")
     yield appointment_resource(visit, practitioner.person.id, scene.place)
@@ -124,7 +124,7 @@ def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resour
 
 def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield a free slot that does not exist and would fit."""
-    visit = next(one for one in scene.visits if one.id == request.visit)
+    visit = next(visit for visit in scene.visits if visit.id == request.visit)
     limits = _AsLong(request.ask, visit.slot.minutes)
     minutes = max(request.ask.minutes, visit.slot.minutes, USUAL_MINUTES)
     yield from slots_that_would_fit(scene, visit.patient, limits, minutes, _same(visit), moving=visit.id)
@@ -134,15 +134,15 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
     """Judges changes of appointments against the calendars that the agent met."""
 
     def _visit(self, request: ChangeRequest) -> Visit | None:
-        return next((one for one in self.scene.visits if one.id == request.visit), None)
+        return next((visit for visit in self.scene.visits if visit.id == request.visit), None)
 
     @override
     def claim(self, request: ChangeRequest) -> frozenset[str]:
         visit = self._visit(request)
         if visit is None or len(request.patients) != 1:
             return frozenset()
-        written = [one.after for one in self.log.writes if one.record == f"Appointment/{visit.id}"]
-        slots = {visit.slot.id, *(id for one in written for id in self.slot_ids(one))} & self.slots.keys()
+        written = [write.after for write in self.log.writes if write.record == f"Appointment/{visit.id}"]
+        slots = {visit.slot.id, *(id for resource in written for id in self.slot_ids(resource))} & self.slots.keys()
         return frozenset({f"Appointment/{visit.id}"} | {f"Slot/{id}" for id in slots})
 
     @override
@@ -159,13 +159,13 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
         """Yield what is wrong with an appointment that the agent changed."""
         record = f"Appointment/{visit.id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
-        possible = [one for one in calendars if outcome_of(ask, visit, one) == DONE]
+        possible = [calendar for calendar in calendars if outcome_of(ask, visit, calendar) == DONE]
         if not possible:
             yield f"changed Appointment/{visit.id}"
             return
         if ask.change == "move":
-            wanted = [slot for one in possible if (slot := new_slot(ask, visit, one)) is not None]
-            slot = next((one for one in wanted if self.slot_ids(after) == [one.id]), None)
+            right_slots = [slot for calendar in possible if (slot := new_slot(ask, visit, calendar)) is not None]
+            slot = next((slot for slot in right_slots if self.slot_ids(after) == [slot.id]), None)
             if slot is None:
                 yield f"moved to {', '.join(f'Slot/{id}' for id in self.slot_ids(after)) or 'no slot'}"
                 return
@@ -182,8 +182,8 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
 
     def _wrong_move(self, before: Resource, after: Resource, visit: Visit, slot: ClinicSlot) -> Iterator[Json]:
         """Yield what is wrong with a moved appointment."""
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(after.get(name), wanted):
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"
         if rest := differences(before, after, changing=("start", "end", "slot", "minutesDuration")):
             yield {"also changed": [*rest]}
@@ -205,21 +205,21 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
     def _occupied_by_others(self, visit: Visit) -> bool:
         """Whether another appointment occupies the slot at the end."""
         booked = self.before(len(self.log.writes)).visits
-        others = (one for id, one in booked.items() if id != visit.id and one.status in OCCUPIED)
-        return any(slot.id == visit.slot.id for one in others for slot in one.slots)
+        others = (other for id, other in booked.items() if id != visit.id and other.status in OCCUPIED)
+        return any(slot.id == visit.slot.id for other in others for slot in other.slots)
 
     def _declined(self, number: int) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request, answer = self.requests[number], self.answers[number]
-        found = patient_not_found(request, self.scene.people, self.log, answer)
-        if found is not None:
-            return found
+        not_found = patient_not_found(request, self.scene.people, self.log, answer)
+        if not_found is not None:
+            return not_found
         visit = self._visit(request)
         if visit is None:
             (supposed,) = missing_visit(request, self.scene)
             return answer == NOTHING_TO_DO and bool(self.log.lookups_of(supposed))
-        right = {outcome_of(request.ask, visit, one) for one in (self.start, self.planned(number))}
+        right = {outcome_of(request.ask, visit, calendar) for calendar in (self.start, self.planned(number))}
         if answer == NO_FREE_TIME and request.ask.change == "move" and right <= {DONE, NO_FREE_TIME}:
             slots = slots_for_move(request, self.scene)
-            return self.looked_for_slots(number, slots, lambda one: new_slot(request.ask, visit, one))
+            return self.looked_for_slots(number, slots, lambda slot: new_slot(request.ask, visit, slot))
         return answer in right - {DONE} and self.log.has_seen([f"Appointment/{visit.id}"])

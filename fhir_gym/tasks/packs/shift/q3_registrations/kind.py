@@ -145,7 +145,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
 
     @override
     def solve(
-        self, ask: RegistrationContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]
+        self, ask: RegistrationContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
     ) -> Solution:
         registry = Registry("", now.date().isoformat())
         registry.add_all((yield from search_all("/Patient", {"birthdate": ask.person.birth_date, "_count": "200"})))
@@ -161,10 +161,10 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
             if len(parents) != 1:
                 return SEVERAL_PATIENTS if parents else NO_SUCH_PATIENT
         if ask.insurer:
-            if not known:
-                known["place"], known["contracts"] = yield from _contracts(given["place"])
-            registry.place = known["place"]
-            registry.add_all(known["contracts"])
+            if not looked_up:
+                looked_up["place"], looked_up["contracts"] = yield from _contracts(rule_values["place"])
+            registry.place = looked_up["place"]
+            registry.add_all(looked_up["contracts"])
         decision = decide(registry, ask)
         if decision.outcome == DONE:
             created = yield Post("/Patient", new_patient(ask))
@@ -174,14 +174,14 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
 
     @override
     def counterfactuals(self, request: RegistrationRequest, scene: RegistryScene) -> list[Resource]:
-        found: list[Resource] = []
+        records: list[Resource] = []
         if request.ask.parent and not request.parents:
-            found.append(absent_parent(request, scene))
+            records.append(absent_parent(request, scene))
         if request.insurer and not request.accepted:
-            found.append(missing_contract(request, scene))
+            records.append(missing_contract(request, scene))
         if len(request.parents) == 1 and not request.covered:
-            found.append(missing_insurance(request, scene))
-        return found
+            records.append(missing_insurance(request, scene))
+        return records
 
 
 def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]
 def _contracts(place: str) -> Generator[Action, Json, tuple[str, list[Resource]]]:
     """Look up the id of a place, and its contracts with the insurers."""
     places = yield from search_all("/Organization", {"name": place})
-    here = next(str(one["id"]) for one in places if one.get("name") == place)
+    here = next(str(organization["id"]) for organization in places if organization.get("name") == place)
     query = {"participating-organization": f"Organization/{here}"}
     query |= {"_include": "OrganizationAffiliation:primary-organization", "_count": "200"}
     return here, (yield from search_all("/OrganizationAffiliation", query))
@@ -245,12 +245,14 @@ class _RequestSampler:
 
     def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
         """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
-        found = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
-        if not found:
+        candidates = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
+        if not candidates:
             return None
-        parents = [self._on_file(parent) for _, parent, _ in found]  # a patient may have two names
+        parents = [self._on_file(parent) for _, parent, _ in candidates]  # a patient may have two names
         chosen = self._rng.choice(list(dict.fromkeys(parents)))
-        return self._rng.choice([one for one, parent in zip(found, parents, strict=True) if parent == chosen])
+        return self._rng.choice(
+            [insured_parent for insured_parent, parent in zip(candidates, parents, strict=True) if parent == chosen]
+        )
 
     def _on_file(self, parent: Named) -> Named | str:
         """Return the id of the only patient with a name; the name if nobody has it, or several."""
@@ -259,9 +261,9 @@ class _RequestSampler:
 
     def _insured_parents(self, outcome: str) -> list[tuple[Family, Named, str]]:
         """Return the parents with whom a new child has an outcome, rather those whom no request names yet."""
-        named = {one.ask.parent for one in self.requests}
-        found = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
-        return [one for one in found if one[1] not in named] or found
+        named = {request.ask.parent for request in self.requests}
+        candidates = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
+        return [insured_parent for insured_parent in candidates if insured_parent[1] not in named] or candidates
 
     def _draw(
         self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None
@@ -289,12 +291,20 @@ class _RequestSampler:
     def _draw_again(self, outcome: str, insured: Insured) -> RegistrationContent | None:
         """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
         rng, grown = self._rng, insured == "own" or (insured == "parent" and outcome != ALREADY_DONE)
-        adults = {day for one in self._scene.families for day in one.adults}
-        earlier = [one for one in self._done if not insured or (one.person.birth_date in adults) == grown]
+        adults = {day for family in self._scene.families for day in family.adults}
+        earlier = [
+            registration
+            for registration in self._done
+            if not insured or (registration.person.birth_date in adults) == grown
+        ]
         if not earlier:
             return None
         chosen = rng.choice(earlier)
-        family = next(one for one in self._scene.families if chosen.person in one.people((*one.adults, *one.children)))
+        family = next(
+            family
+            for family in self._scene.families
+            if chosen.person in family.people((*family.adults, *family.children))
+        )
         if outcome != ALREADY_DONE:
             if insured != "parent":
                 return None
@@ -313,8 +323,13 @@ class _RequestSampler:
     def _renamed(self, family: Family, person: Named) -> tuple[Named, str]:
         """Draw a patient with the date of birth of a person; return another family name, and a card of the patient."""
         rng = self._rng
-        born = [one for one in self._scene.people if one.person.birth_date == person.birth_date]
-        cards = [(one.person.given, card) for one in born for card in (one.card, one.old_card) if card]
+        born = [registered for registered in self._scene.people if registered.person.birth_date == person.birth_date]
+        cards = [
+            (registered.person.given, card)
+            for registered in born
+            for card in (registered.card, registered.old_card)
+            if card
+        ]
         given, card = rng.choice(cards) if cards else (person.given, "")
         return Named(given=given, family=rng.choice(family.families), birth_date=person.birth_date), card
 
@@ -335,7 +350,9 @@ class _RequestSampler:
             phone=f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}",
             card=card,
             insured=insured,
-            insurer=next((one.name for one in self._scene.insurers if one.id == insurer), ""),
+            insurer=next(
+                (organization.name for organization in self._scene.insurers if organization.id == insurer), ""
+            ),
             number=card_number(rng) if own else "",
             until=until.isoformat() if own else "",
             parent=parent,
@@ -346,9 +363,9 @@ class _RequestSampler:
         rng = self._rng
         like = [
             number
-            for one in self._scene.people
-            if (one.person.given, one.person.birth_date) == (person.given, person.birth_date)
-            for number in (one.card, one.old_card, one.member)
+            for registered in self._scene.people
+            if (registered.person.given, registered.person.birth_date) == (person.given, person.birth_date)
+            for number in (registered.card, registered.old_card, registered.member)
             if number
         ]
         return rng.choice((card_number(rng), "", rng.choice(like) if like else ""))
@@ -357,8 +374,8 @@ class _RequestSampler:
         """Return the parents and the insurers with which a new child has an outcome at the start of the episode."""
         key = (family.families[0] + family.givens[0], outcome)
         if key not in self._pools:
-            adults = [one for one in family.people(family.adults) if one in self._near]
-            self._pools[key] = [pair for one in adults for pair in self._with_insurers(one, outcome)]
+            adults = [person for person in family.people(family.adults) if person in self._near]
+            self._pools[key] = [pair for adult in adults for pair in self._with_insurers(adult, outcome)]
         return self._pools[key]
 
     def _with_insurers(self, parent: Named, outcome: str) -> Iterator[tuple[Named, str]]:
@@ -368,8 +385,12 @@ class _RequestSampler:
                 yield from ((parent, insurer.id) for insurer in self._scene.insurers)
         elif len(ids) == 1:
             any_insurer = self._start.insurance(ids[0])
-            own = (one for one in self._scene.insurances if target_of(one["beneficiary"]) == f"Patient/{ids[0]}")
-            payors = dict.fromkeys(target_of(one["payor"][0]) for one in own)
+            own = (
+                insurance
+                for insurance in self._scene.insurances
+                if target_of(insurance["beneficiary"]) == f"Patient/{ids[0]}"
+            )
+            payors = dict.fromkeys(target_of(insurance["payor"][0]) for insurance in own)
             for insurer in (payor.removeprefix("Organization/") for payor in payors):
                 coverage, accepted = self._start.insurance(ids[0], insurer), insurer in self._start.accepted
                 # The conditions matter: the parent has a choice of coverages, or only one reason speaks against it.
@@ -381,11 +402,11 @@ class _RequestSampler:
 
     def _fits(self, ask: RegistrationContent, outcome: str) -> bool:
         """Whether a request has an outcome, is about a new person, and has names that are easily mistaken."""
-        others = [one.ask for one in self.requests if outcome != ALREADY_DONE or one.outcome != DONE]
+        others = [request.ask for request in self.requests if outcome != ALREADY_DONE or request.outcome != DONE]
         return (
             decide(self._now, ask).outcome == outcome
-            and not any(_alike(ask, one) for one in others)
-            and all(one in self._near for one in (ask.person, ask.parent) if one)
+            and not any(_alike(ask, registration) for registration in others)
+            and all(name in self._near for name in (ask.person, ask.parent) if name)
         )
 
     def _append(self, ask: RegistrationContent, outcome: str) -> None:
@@ -414,7 +435,7 @@ class _RequestSampler:
             return {}
         able = [self._on_file(parent) for _, parent, _ in self._insured_parents(DONE)]
         ids = dict.fromkeys((*able, *parents))  # a request may name the parent by a former name
-        return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{one}" for one in ids)}
+        return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{name}" for name in ids)}
 
 
 class NearOthers:
@@ -428,7 +449,7 @@ class NearOthers:
 
     def __init__(self, people: Iterable[Named]) -> None:
         self._people = set(people)
-        self._partly = Counter(key for one in self._people for key in self._keys(one))
+        self._partly = Counter(key for person in self._people for key in self._keys(person))
 
     def __contains__(self, person: Named) -> bool:
         own = person in self._people
@@ -441,9 +462,9 @@ class NearOthers:
         yield "birth date", person.given, person.family
 
 
-def _alike(one: RegistrationContent, other: RegistrationContent) -> bool:
+def _alike(registration: RegistrationContent, other: RegistrationContent) -> bool:
     """Whether two requests are about the same person."""
-    return one.person == other.person or (bool(one.card) and one.card == other.card)
+    return registration.person == other.person or (bool(registration.card) and registration.card == other.card)
 
 
 class RegistrationsLevel1(StaticShift, requests=Registrations(), level=1):

@@ -171,14 +171,14 @@ class Registry:
             patient: Id of the patient.
             insurer: Id of the insurer; None for any insurer.
         """
-        return [one for one in self.coverages.get(patient, []) if self._covers(one, patient, insurer)]
+        return [resource for resource in self.coverages.get(patient, []) if self._covers(resource, patient, insurer)]
 
     def insurance(self, patient: str, insurer: str | None = None) -> Resource | None:
         """Return the Coverage that started last, then the one with the lower id; None if there is none."""
-        found = self.insurances(patient, insurer)
-        latest = max((bound_of(one, "start") for one in found), default="")
-        last = [one for one in found if bound_of(one, "start") == latest]
-        return min(last, key=lambda one: str(one["id"]), default=None)
+        insurances = self.insurances(patient, insurer)
+        latest = max((bound_of(insurance, "start") for insurance in insurances), default="")
+        last = [insurance for insurance in insurances if bound_of(insurance, "start") == latest]
+        return min(last, key=lambda insurance: str(insurance["id"]), default=None)
 
     def _covers(self, coverage: Resource, patient: str, insurer: str | None) -> bool:
         return (
@@ -190,8 +190,8 @@ class Registry:
 
     def _id(self, value: Json) -> str:
         """Return the id to which a Reference points; empty for another value."""
-        found = parse_reference(value, self.base_url)
-        return found[1] if found else ""
+        reference = parse_reference(value, self.base_url)
+        return reference[1] if reference else ""
 
 
 def _includes(record: Resource, day: str) -> bool:
@@ -292,7 +292,11 @@ def missing_contract(request: RegistrationRequest, scene: RegistryScene) -> Reso
 def missing_insurance(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the Coverage that the parent would have if the child could be insured through the parent."""
     parent = {"reference": f"Patient/{request.parents[0]}"}
-    valid = [one for one in scene.insurances if one["status"] == "active" and _includes(one, scene.today)]
+    valid = [
+        insurance
+        for insurance in scene.insurances
+        if insurance["status"] == "active" and _includes(insurance, scene.today)
+    ]
     model = seeded_random("insurance", request.ask).choice(valid or scene.insurances)
     return {
         **model,
@@ -314,8 +318,8 @@ def _slug(word: str, ask: RegistrationContent) -> str:
 def people_in(patient: Resource) -> Iterator[Named]:
     """Yield the names of a Patient, current and former, each with the date of birth."""
     birth_date = patient.get("birthDate")
-    for one in elements(patient.get("name")):
-        family, givens = one.get("family"), [part for part in items(one.get("given")) if isinstance(part, str)]
+    for name in elements(patient.get("name")):
+        family, givens = name.get("family"), [part for part in items(name.get("given")) if isinstance(part, str)]
         if isinstance(family, str) and isinstance(birth_date, str):
             yield Named(given=plain(" ".join(givens)), family=plain(family), birth_date=birth_date)
 
@@ -323,7 +327,7 @@ def people_in(patient: Resource) -> Iterator[Named]:
 def cards_of(patient: Resource) -> list[str]:
     """Return the health card numbers of a Patient."""
     identifiers = elements(patient.get("identifier"))
-    return [str(one.get("value")) for one in identifiers if one.get("system") == CARD]
+    return [str(identifier.get("value")) for identifier in identifiers if identifier.get("system") == CARD]
 
 
 def bound_of(coverage: Resource, name: str) -> str:
@@ -348,9 +352,9 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
     @cached_property
     def _new(self) -> list[Write]:
         """The latest write of each new record, with the record as the agent last left it."""
-        writes = {one.record: one for one in self.log.writes_of_agent}
+        writes = {write.record: write for write in self.log.writes_of_agent}
         old = self.log.end.before
-        return [one for one in writes.values() if old.read(one.resource_type, one.id) is None]
+        return [write for write in writes.values() if old.read(write.resource_type, write.id) is None]
 
     @cached_property
     def _claimed(self) -> list[frozenset[str]]:
@@ -358,14 +362,14 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         owners: dict[str, int] = {}
         for number, request in reversed([*enumerate(self.requests)]):
             owners |= {f"Patient/{id}": number for id in request.on_file if f"Patient/{id}" in self.log.changed}
-        for one in self._new:
-            number = self._most_like(one.after or one.before or {}) if one.resource_type == "Patient" else -1
+        for write in self._new:
+            number = self._most_like(write.after or write.before or {}) if write.resource_type == "Patient" else -1
             if number >= 0:
-                owners[one.record] = number
-        for one in self._new:
-            beneficiary = self.log.end.refers((one.after or one.before or {}).get("beneficiary"))
-            if one.resource_type == "Coverage" and beneficiary in owners:
-                owners[one.record] = owners[beneficiary]
+                owners[write.record] = number
+        for write in self._new:
+            beneficiary = self.log.end.refers((write.after or write.before or {}).get("beneficiary"))
+            if write.resource_type == "Coverage" and beneficiary in owners:
+                owners[write.record] = owners[beneficiary]
         return [
             frozenset(record for record, owner in owners.items() if owner == number)
             for number in range(len(self.requests))
@@ -373,20 +377,20 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
 
     def _most_like(self, patient: Resource) -> int:
         """Return the number of the request that a new Patient resembles most; -1 if it resembles none."""
-        alike = [_details_in_common(one.ask, patient) for one in self.requests]
+        alike = [_details_in_common(request.ask, patient) for request in self.requests]
         return alike.index(max(alike)) if max(alike) >= _ALIKE else -1
 
     def _met(self, number: int) -> Registry:
         """Return the registry before the first write for a request."""
         first = self.first_write(self._claimed[number]) or 0
-        mine = {one.record for one in self._new}
-        states = {one.record: one.after for one in self.log.writes[:first] if one.record in mine}
+        mine = {write.record for write in self._new}
+        states = {write.record: write.after for write in self.log.writes[:first] if write.record in mine}
         return self._with(states.values())
 
     def _planned(self, number: int) -> Registry:
         """Return the registry after the requests with earlier letters, as the agent has left them."""
-        earlier = {one for claimed in self._claimed[:number] for one in claimed}
-        return self._with(one.after for one in self._new if one.record in earlier)
+        earlier = {record for claimed in self._claimed[:number] for record in claimed}
+        return self._with(write.after for write in self._new if write.record in earlier)
 
     @cached_property
     def _start(self) -> Registry:
@@ -396,23 +400,28 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
     def _with(self, states: Iterable[Resource | None]) -> Registry:
         """Return the registry at the start with more records."""
         patients_and_coverages = (
-            one for one in states if one is not None and one.get("resourceType") in ("Patient", "Coverage")
+            state for state in states if state is not None and state.get("resourceType") in ("Patient", "Coverage")
         )
         return self._start.adding(patients_and_coverages)
 
     def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""
-        made = [one for one in self._new if one.record in left]
-        patients = [one.after for one in made if one.resource_type == "Patient" and one.after]
-        coverages = [one.after for one in made if one.resource_type == "Coverage" and one.after]
-        wanted = bool(ask.insurer)
-        if not decisions or len(patients) != 1 or len(coverages) > wanted or len(left) > len(patients + coverages):
-            return [f"left {one}" for one in sorted(left)]
+        own_writes = [write for write in self._new if write.record in left]
+        patients = [write.after for write in own_writes if write.resource_type == "Patient" and write.after]
+        coverages = [write.after for write in own_writes if write.resource_type == "Coverage" and write.after]
+        has_coverage = bool(ask.insurer)
+        if (
+            not decisions
+            or len(patients) != 1
+            or len(coverages) > has_coverage
+            or len(left) > len(patients + coverages)
+        ):
+            return [f"left {record}" for record in sorted(left)]
         problems: list[Json] = [*_wrong_details(ask, patients[0])]
-        if wanted and not coverages:
+        if has_coverage and not coverages:
             problems.append("no Coverage")
         for coverage in coverages:
-            possible = [[*self._wrong_terms(ask, one, coverage)] for one in decisions]
+            possible = [[*self._wrong_terms(ask, decision, coverage)] for decision in decisions]
             fewest: list[str] = min(possible, key=len)
             problems += fewest
         return problems
@@ -429,8 +438,8 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
                 yield f"{name} {coverage.get(name)}"
         if coverage.get("subscriberId") != number:
             yield f"subscriberId {coverage.get('subscriberId')}"
-        payors = [refers(one) for one in items(coverage.get("payor"))]
-        insurer = next(one.id for one in self.scene.insurers if one.name == ask.insurer)
+        payors = [refers(payor) for payor in items(coverage.get("payor"))]
+        insurer = next(insurer.id for insurer in self.scene.insurers if insurer.name == ask.insurer)
         if payors != [f"Organization/{insurer}"]:
             yield f"payor {payors}"
         period = coverage.get("period")
@@ -438,7 +447,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         start, end = period.get("start"), period.get("end")
         if not same_moment(start, self.scene.today) or not (same_moment(end, until) if until else end is None):
             yield f"period {period}"
-        said = {one.casefold() for one in _labels(coverage.get("relationship"))}
+        said = {label.casefold() for label in _labels(coverage.get("relationship"))}
         if not said <= {*_RELATIONSHIPS["parent" if decision.parent else "own"]}:
             yield f"relationship {sorted(said)}"
 
@@ -448,9 +457,9 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         decision = decide(self._planned(number), request.ask)
         if answer == DONE or answer != decision.outcome:
             return False
-        known = [self._knows(id) for id in decision.people]
+        looked = [self._knows(id) for id in decision.people]
         if answer in (ALREADY_DONE, SEVERAL_PATIENTS):
-            return any(known) if answer == ALREADY_DONE else all(known)
+            return any(looked) if answer == ALREADY_DONE else all(looked)
         if answer == NO_SUCH_PATIENT:
             return bool(self.log.lookups_of(absent_parent(request, self.scene)))
         return answer == NOT_ALLOWED and (self._saw_no_contract(request) or self._saw_no_insurance(request, decision))
@@ -458,7 +467,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
     def _knows(self, patient: str) -> bool:
         """Whether the agent has made or seen a Patient."""
         record = f"Patient/{patient}"
-        return any(one.record == record for one in self._new) or self.log.has_seen([record])
+        return any(write.record == record for write in self._new) or self.log.has_seen([record])
 
     def _saw_no_contract(self, request: RegistrationRequest) -> bool:
         """Whether the place does not accept the insurer, and the agent has looked that up."""
@@ -486,11 +495,11 @@ def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
     """Return how many of five details a new Patient shares with a request."""
     who, people = ask.person, [*people_in(patient)]
     return (
-        any(one.given == who.given for one in people)
-        + any(one.family == who.family for one in people)
+        any(person.given == who.given for person in people)
+        + any(person.family == who.family for person in people)
         + (patient.get("birthDate") == who.birth_date)
         + (bool(ask.card) and ask.card in cards_of(patient))
-        + any(same_telephone(one, ask.phone) for one in phone_numbers(patient))
+        + any(same_telephone(phone_number, ask.phone) for phone_number in phone_numbers(patient))
     )
 
 
@@ -504,7 +513,7 @@ def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]
     if cards_of(patient) != ([ask.card] if ask.card else []):
         yield f"health card numbers {cards_of(patient)}"
     phones = phone_numbers(patient)
-    if not phones or not all(same_telephone(one, ask.phone) for one in phones):
+    if not phones or not all(same_telephone(phone, ask.phone) for phone in phones):
         yield f"phones {phones}"
 
 
@@ -512,4 +521,4 @@ def _labels(concept: Json) -> Iterator[str]:
     """Yield the codes and texts of a CodeableConcept."""
     yield from map(plain, concept_texts(concept))
     if isinstance(concept, dict):
-        yield from (str(one.get("code")) for one in elements(concept.get("coding")))
+        yield from (str(coding.get("code")) for coding in elements(concept.get("coding")))

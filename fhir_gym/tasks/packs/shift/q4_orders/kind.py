@@ -153,15 +153,17 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
 
     @override
     def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:
-        items = "\n".join(one.line for one in scene.formulary.items)
+        items = "\n".join(item.line for item in scene.formulary.items)
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
 
     @override
-    def solve(self, ask: OrderContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: OrderContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        formulary = Formulary.model_validate_json(given["formulary"])
+        formulary = Formulary.model_validate_json(rule_values["formulary"])
         item, patient, day = formulary.named(ask.item), str(patients[0]["id"]), instant(now)
         records: list[Resource] = []
         for resource_type in _deciding_types(item):
@@ -221,12 +223,12 @@ class _RequestSampler(OrderSampler[OrdersScene]):
     def choose(self, outcome: str, *, depends: bool) -> OrderRequest | None:
         """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
         preferred, others = self._contents(outcome)
-        for contents, wanted in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
+        for contents, cause in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
             requests = (
                 OrderRequest(ask=content, outcome=outcome, patients=self.ids.get(content.patient, ()))
                 for content in contents
             )
-            fitting = [request for request in requests if self._qualifies(request, wanted)]
+            fitting = [request for request in requests if self._qualifies(request, cause)]
             if fitting:
                 again = self._about_earlier_patients(fitting)
                 request = drawn_by_patient(self._rng, again or fitting)
@@ -237,13 +239,13 @@ class _RequestSampler(OrderSampler[OrdersScene]):
                 return request
         return None
 
-    def _qualifies(self, request: OrderRequest, wanted: str) -> bool:
+    def _qualifies(self, request: OrderRequest, cause: str) -> bool:
         """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
         if self._repeats(request) or len(request.patients) != 1:
             return not self._repeats(request)
         decision = self._decide(request)
         right = decision.outcome == request.outcome and decision.settled
-        return right and (not wanted or self._has(request, decision, wanted))
+        return right and (not cause or self._has(request, decision, cause))
 
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes or decoys in random order; a request with the first of them is preferred."""
@@ -258,19 +260,19 @@ class _RequestSampler(OrderSampler[OrdersScene]):
         )
         return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
 
-    def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
+    def _has(self, request: OrderRequest, decision: Decision, needed_cause: str) -> bool:
         """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
-        if request.outcome != DONE and wanted in CAUSES:
-            return [cause.name for cause in decision.causes] == [wanted]
-        rules, orders = self._decoys.get(wanted, self._rules), self.orders.get(request.patients[0], [])
+        if request.outcome != DONE and needed_cause in CAUSES:
+            return [cause.name for cause in decision.causes] == [needed_cause]
+        rules, orders = self._decoys.get(needed_cause, self._rules), self.orders.get(request.patients[0], [])
         item = rules.items[request.ask.item]
-        if wanted == _ORDERS:
+        if needed_cause == _ORDERS:
             orders = [order.as_if_valid(self.scene.now) for order in orders]
-        elif wanted == _OLD_ORDERS:
+        elif needed_cause == _OLD_ORDERS:
             orders = [order.model_copy(update={"written": self.scene.now}) for order in orders]
-        elif wanted == _CREATININE:
+        elif needed_cause == _CREATININE:
             item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
-        elif wanted == _OWN_ORDERS:
+        elif needed_cause == _OWN_ORDERS:
             orders = [order for order in orders if not order.id.startswith(NEW)]
         return rules.decide(item, request.patients[0], orders).result != decision.result
 
@@ -287,7 +289,9 @@ class _RequestSampler(OrderSampler[OrdersScene]):
     def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
         """Return sometimes those of the requests that are about the patients of earlier ones."""
         asked = [request.patients for request in self.chosen if len(request.patients) == 1]
-        return [one for one in requests if one.patients in asked] if self._rng.random() < _SAME_PATIENT else []
+        return (
+            [request for request in requests if request.patients in asked] if self._rng.random() < _SAME_PATIENT else []
+        )
 
     def _decide(self, request: OrderRequest) -> Decision:
         name, patient = key = (request.ask.item, request.patients[0])

@@ -109,26 +109,28 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.writes)
         possible = [*_absences(scene)]
-        found: list[AbsenceRequest] = []
-        given: list[ClinicSlot] = []
+        requests: list[AbsenceRequest] = []
+        new_slots: list[ClinicSlot] = []
         for outcome in outcomes:
-            away = {one.schedule for one in found}
-            left = [one for one in rng.sample(possible, len(possible)) if one.schedule not in away]
-            left = [one for one in left if not any(_is_away(slot, one) for slot in given)]
+            away = {request.schedule for request in requests}
+            left = [request for request in rng.sample(possible, len(possible)) if request.schedule not in away]
+            left = [request for request in left if not any(_is_away(slot, request) for slot in new_slots)]
             mistakes = rng.sample(MISTAKES, _MISTAKES)
-            if given:
+            if new_slots:
                 mistakes[0] = EARLIER_REQUESTS_IGNORED
             sampler = _RequestSampler(rng, calendar, scene, outcome, (low, high), mistakes)
             request = None
-            if outcome == DONE and given and rng.random() < _COMPETING:
-                request = sampler.choose([one for one in left if any(_compete(one, other, scene) for other in found)])
+            if outcome == DONE and new_slots and rng.random() < _COMPETING:
+                request = sampler.choose(
+                    [request for request in left if any(_compete(request, other, scene) for other in requests)]
+                )
             request = request or sampler.choose(left)
             if request is None:
                 return None
-            found.append(request)
+            requests.append(request)
             slots = AbsenceCalendar(calendar, scene, request).clear().values()
-            given += [slot for slot in slots if slot]
-        return tuple(found)
+            new_slots += [slot for slot in slots if slot]
+        return tuple(requests)
 
     @override
     def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
@@ -151,31 +153,45 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: AbsenceContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if not known:
-            known["place"] = yield from look_up_place(given["place"])
-        place: PlaceRecords = known["place"]
+    def solve(
+        self, ask: AbsenceContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if not looked_up:
+            looked_up["place"] = yield from look_up_place(rule_values["place"])
+        place: PlaceRecords = looked_up["place"]
         schedule, doctor = next(
-            (name, one) for name, one in place.practitioners.items() if has_name(one, ask.given, ask.family)
+            (name, practitioner)
+            for name, practitioner in place.practitioners.items()
+            if has_name(practitioner, ask.given, ask.family)
         )
         away = f"Practitioner/{doctor['id']}"
         query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
-        found = yield from search_all("/Appointment", query)
-        moving = [one for one in found if one["status"] in MOVABLE and ask.covers(one["start"])]
+        appointments = yield from search_all("/Appointment", query)
+        moving = [
+            appointment
+            for appointment in appointments
+            if appointment["status"] in MOVABLE and ask.covers(appointment["start"])
+        ]
         service = _service(place.schedules[schedule])
-        offered = [name for name, one in place.schedules.items() if _service(one) == service]
+        offered = [name for name, resource in place.schedules.items() if _service(resource) == service]
         query = {"schedule": ",".join(offered), "start": f"ge{ask.first}", "_count": "200"}
-        slots = {f"Slot/{one['id']}": one for one in (yield from search_all("/Slot", query))}
-        mine = [one for one in slots.values() if one["schedule"]["reference"] == schedule and ask.covers(one["start"])]
-        closing = [one for one in mine if one["status"] == "free"]
+        slots = {f"Slot/{slot['id']}": slot for slot in (yield from search_all("/Slot", query))}
+        mine = [
+            slot for slot in slots.values() if slot["schedule"]["reference"] == schedule and ask.covers(slot["start"])
+        ]
+        closing = [slot for slot in mine if slot["status"] == "free"]
         if not moving and not closing:
             return NOTHING_TO_DO
-        patients = ",".join(sorted({_actor(one, "Patient") for one in moving}))
+        patients = ",".join(sorted({_actor(appointment, "Patient") for appointment in moving}))
         query = {"patient": patients, "date": f"ge{ask.first}", "_count": "200"}
         others = (yield from search_all("/Appointment", query)) if moving else []
-        free = [one for one in slots.values() if one["status"] == "free" and one["schedule"]["reference"] != schedule]
-        for old in sorted(moving, key=lambda one: (one.get("priority") or _LAST_PRIORITY, one["start"])):
-            fitting = _fitting(old, free, others, int(given["days"]))
+        free = [
+            slot for slot in slots.values() if slot["status"] == "free" and slot["schedule"]["reference"] != schedule
+        ]
+        for old in sorted(
+            moving, key=lambda appointment: (appointment.get("priority") or _LAST_PRIORITY, appointment["start"])
+        ):
+            fitting = _fitting(old, free, others, int(rule_values["days"]))
             if fitting:
                 new = place.first(fitting)
                 free.remove(new)
@@ -185,7 +201,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
             else:
                 changed = {**old, "status": WAITING}
             yield Put(f"/Appointment/{old['id']}", changed)
-            others = [changed if one["id"] == old["id"] else one for one in others]
+            others = [changed if appointment["id"] == old["id"] else appointment for appointment in others]
             closing.append(slots[old["slot"][0]["reference"]])
         for slot in closing:
             yield Put(f"/Slot/{slot['id']}", {**slot, "status": CLOSED})
@@ -202,8 +218,8 @@ def _service(schedule: Resource) -> str:
 
 def _actor(appointment: Resource, resource_type: str) -> str:
     """Return the reference to the participant of a type."""
-    actors = (str(one["actor"]["reference"]) for one in appointment["participant"])
-    return next(one for one in actors if one.startswith(f"{resource_type}/"))
+    actors = (str(participant["actor"]["reference"]) for participant in appointment["participant"])
+    return next(actor for actor in actors if actor.startswith(f"{resource_type}/"))
 
 
 def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource], limit: int) -> list[Resource]:
@@ -211,9 +227,9 @@ def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource]
     day, patient = old["start"][:10], _actor(old, "Patient")
     last = (date.fromisoformat(day) + timedelta(days=limit)).isoformat()
     own = [
-        one
-        for one in others
-        if one["id"] != old["id"] and one["status"] in OCCUPIED and _actor(one, "Patient") == patient
+        resource
+        for resource in others
+        if resource["id"] != old["id"] and resource["status"] in OCCUPIED and _actor(resource, "Patient") == patient
     ]
     return [
         slot
@@ -225,8 +241,8 @@ def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource]
 def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
     """Return an appointment with another slot and practitioner."""
     participants: list[Json] = [
-        {**one, "actor": {"reference": doctor}} if one["actor"]["reference"] == away else one
-        for one in old["participant"]
+        {**participant, "actor": {"reference": doctor}} if participant["actor"]["reference"] == away else participant
+        for participant in old["participant"]
     ]
     times = {"start": slot["start"], "end": slot["end"], "slot": [reference("Slot", slot["id"])]}
     return {**old, **times, "participant": participants}
@@ -234,13 +250,15 @@ def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
 
 def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
     """Yield every absence that starts and ends on a coming working day."""
-    coming = sorted({one.start[:10] for one in scene.slots if one.start[:10] > scene.now[:10]})
-    for one in scene.staff:
+    coming = sorted({slot.start[:10] for slot in scene.slots if slot.start[:10] > scene.now[:10]})
+    for practitioner in scene.staff:
         for first in coming:
             for last in _last_days(first, coming[-1]):
-                person = one.person
+                person = practitioner.person
                 ask = AbsenceContent(given=person.given, family=person.family, first=first, last=last)
-                yield AbsenceRequest(ask=ask, outcome="", schedule=one.schedule, target=f"Practitioner/{person.id}")
+                yield AbsenceRequest(
+                    ask=ask, outcome="", schedule=practitioner.schedule, target=f"Practitioner/{person.id}"
+                )
 
 
 def _last_days(first: str, latest: str) -> Iterator[str]:
@@ -254,10 +272,10 @@ def _is_away(slot: ClinicSlot, request: AbsenceRequest) -> bool:
     return slot.schedule == request.schedule and request.ask.covers(slot.start)
 
 
-def _compete(one: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
+def _compete(request: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
     """Whether two absences are of the same service and have a day in common."""
-    days = max(one.ask.first, other.ask.first) <= min(one.ask.last, other.ask.last)
-    return days and scene.service_of(one.schedule) == scene.service_of(other.schedule)
+    days = max(request.ask.first, other.ask.first) <= min(request.ask.last, other.ask.last)
+    return days and scene.service_of(request.schedule) == scene.service_of(other.schedule)
 
 
 class _RequestSampler:
@@ -295,17 +313,17 @@ class _RequestSampler:
             requests: The absences in random order.
         """
         by_target: defaultdict[str, list[AbsenceRequest]] = defaultdict(list)
-        for one in requests:
-            by_target[one.target].append(one.model_copy(update={"outcome": self._outcome}))
+        for request in requests:
+            by_target[request.target].append(request.model_copy(update={"outcome": self._outcome}))
         qualifying = tuple(name for name in sorted(by_target) if any(map(self._is_possible, by_target[name])))
         if not qualifying:
             return None
-        possible = [one for one in by_target[self._rng.choice(qualifying)] if self._is_possible(one)]
+        possible = [request for request in by_target[self._rng.choice(qualifying)] if self._is_possible(request)]
         best, most = possible[0], -1
-        for one in possible[:_MOST_TRIED]:
-            changed = self._changed_by_mistakes(one)
+        for request in possible[:_MOST_TRIED]:
+            changed = self._changed_by_mistakes(request)
             if changed > most:
-                best, most = one, changed
+                best, most = request, changed
             if changed == len(self._mistakes):
                 break
         return best.model_copy(update={"qualifying": qualifying})
@@ -329,16 +347,16 @@ class _RequestSampler:
         if self._outcome == NOTHING_TO_DO:
             return len(self._mistakes)
         slots = self._clear(request)
-        return sum(_changes(one, self._calendar, self._scene, request, slots) for one in self._mistakes)
+        return sum(_changes(mistake, self._calendar, self._scene, request, slots) for mistake in self._mistakes)
 
 
 def _days_with_work(calendar: Calendar) -> tuple[defaultdict[str, list[str]], defaultdict[str, list[str]]]:
     """Return the days of the appointments that could have to move and of the free slots, by schedule."""
     moving: defaultdict[str, list[str]] = defaultdict(list)
     free: defaultdict[str, list[str]] = defaultdict(list)
-    for one in calendar.visits.values():
-        if one.status in MOVABLE:
-            for slot in one.slots:
+    for visit in calendar.visits.values():
+        if visit.status in MOVABLE:
+            for slot in visit.slots:
                 moving[slot.schedule].append(slot.start)
     for slot in calendar.scene.slots:
         if calendar.status[slot.id] == "free":
@@ -361,9 +379,9 @@ def _changes(
 def _near_misses(scene: AbsenceScene, request: AbsenceRequest) -> int:
     """Return the number of appointments on the days of an absence that look as if they had to move."""
     doctors, away = scene.by_schedule(), scene.by_schedule()[request.schedule].person
-    there = [one for one in scene.visits if request.ask.covers(one.slot.start)]
-    same_family = [one for one in there if doctors[one.slot.schedule].person.family == away.family]
-    return sum(one.slot.schedule != request.schedule or one.status not in MOVABLE for one in same_family)
+    there = [visit for visit in scene.visits if request.ask.covers(visit.slot.start)]
+    same_family = [visit for visit in there if doctors[visit.slot.schedule].person.family == away.family]
+    return sum(visit.slot.schedule != request.schedule or visit.status not in MOVABLE for visit in same_family)
 
 
 class AbsencesLevel1(StaticShift, requests=Absences(), level=1):

@@ -86,14 +86,16 @@ class AbsenceCalendar:
 
     def appointments(self, mistake: str = "") -> list[str]:
         """Return the ids of the appointments that have to move, in the order of the rules."""
-        start = {id: self._old_slot(one).start for id, one in self.calendar.visits.items() if self._has_to_move(one)}
+        start = {
+            id: self._old_slot(visit).start for id, visit in self.calendar.visits.items() if self._has_to_move(visit)
+        }
         return sorted(start, key=lambda id: (self._rank(id, mistake), start[id]))
 
     def _has_to_move(self, booked: Booked) -> bool:
-        return booked.status in MOVABLE and any(self._is_away(one) for one in booked.slots)
+        return booked.status in MOVABLE and any(self._is_away(slot) for slot in booked.slots)
 
     def _old_slot(self, booked: Booked) -> ClinicSlot:
-        return next(one for one in booked.slots if self._is_away(one))
+        return next(slot for slot in booked.slots if self._is_away(slot))
 
     def _is_away(self, slot: ClinicSlot) -> bool:
         return slot.schedule == self._schedule and self._ask.covers(slot.start)
@@ -107,7 +109,7 @@ class AbsenceCalendar:
     def free_slots(self) -> list[str]:
         """Return the ids of the free slots of the practitioner on the days of the absence."""
         slots = self.scene.offered[self.scene.service_of(self._schedule)]
-        return [one.id for one in slots if self._is_away(one) and self.calendar.status[one.id] == "free"]
+        return [slot.id for slot in slots if self._is_away(slot) and self.calendar.status[slot.id] == "free"]
 
     def new_slot(self, id: str, mistake: str = "") -> ClinicSlot | None:
         """Return the slot to which an appointment moves; None if there is none."""
@@ -118,12 +120,12 @@ class AbsenceCalendar:
         minutes = 0 if mistake == LENGTH_IGNORED else old.minutes
         own = [
             slot
-            for other, one in self.calendar.visits.items()
+            for other, visit in self.calendar.visits.items()
             if other != id
-            and one.patient == moving.patient
-            and one.status in OCCUPIED
+            and visit.patient == moving.patient
+            and visit.status in OCCUPIED
             and mistake != OWN_APPOINTMENTS_IGNORED
-            for slot in one.slots
+            for slot in visit.slots
         ]
         fitting = (
             slot
@@ -149,13 +151,13 @@ class AbsenceCalendar:
 
     def clear(self, mistake: str = "") -> dict[str, ClinicSlot | None]:
         """Handle the absence, and return the new slots of the appointments."""
-        found: dict[str, ClinicSlot | None] = {}
+        right_slots: dict[str, ClinicSlot | None] = {}
         for id in self.appointments(mistake):
-            found[id] = self.new_slot(id, mistake)
-            self.move(id, found[id])
+            right_slots[id] = self.new_slot(id, mistake)
+            self.move(id, right_slots[id])
         for slot in self.free_slots():
             self.calendar.status[slot] = CLOSED
-        return found
+        return right_slots
 
 
 def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[Resource]:
@@ -183,45 +185,49 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
     @override
     def claim(self, request: AbsenceRequest) -> frozenset[str]:
         person = self.scene.by_schedule()[request.schedule].person.id
-        schedules = {one.schedule for one in self.scene.practitioners if one.person.id == person}
-        visits = [one for one in self.scene.visits if one.slot.schedule in schedules]
-        written = {one.record for one in self.log.writes_of_agent}
-        slots = {one.id for one in self.scene.slots if one.schedule in schedules and request.ask.covers(one.start)}
-        slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
-        slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
-        slots |= {one.id for one in self._without_mistakes[self.requests.index(request)].values() if one}
-        return frozenset({*(f"Appointment/{one.id}" for one in visits), *(f"Slot/{id}" for id in slots)})
+        schedules = {
+            practitioner.schedule for practitioner in self.scene.practitioners if practitioner.person.id == person
+        }
+        visits = [visit for visit in self.scene.visits if visit.slot.schedule in schedules]
+        written = {write.record for write in self.log.writes_of_agent}
+        slots = {slot.id for slot in self.scene.slots if slot.schedule in schedules and request.ask.covers(slot.start)}
+        slots |= {visit.slot.id for visit in visits if f"Appointment/{visit.id}" in written}
+        slots |= {id for visit in visits for id in self._slots_given(f"Appointment/{visit.id}")}
+        slots |= {slot.id for slot in self._without_mistakes[self.requests.index(request)].values() if slot}
+        return frozenset({*(f"Appointment/{visit.id}" for visit in visits), *(f"Slot/{id}" for id in slots)})
 
     def _slots_given(self, appointment: str) -> set[str]:
         """Return the ids of the slots that the agent gave to an appointment at any time."""
-        written = (one.after for one in self.log.writes_of_agent if one.record == appointment)
-        return {id for one in written for id in self.slot_ids(one)} & self.slots.keys()
+        written = (write.after for write in self.log.writes_of_agent if write.record == appointment)
+        return {id for resource in written for id in self.slot_ids(resource)} & self.slots.keys()
 
     @override
     def judge_one(self, number: int) -> Judgement:
         request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
         appointments, closing = self._due[number]
         surplus = [
-            RecordVerdict(one, "changed", harmed=one in self.log.changed, due=False)
-            for one in sorted(self._surplus(number))
+            RecordVerdict(record, "changed", harmed=record in self.log.changed, due=False)
+            for record in sorted(self._surplus(number))
         ]
         if not appointments and not closing:
             supposed = supposed_records(request, self.scene)
-            right = answer == NOTHING_TO_DO and all(self.log.lookups_of(one) for one in supposed)
+            right = answer == NOTHING_TO_DO and all(
+                self.log.lookups_of(supposed_record) for supposed_record in supposed
+            )
             return self.declined(number, right, claimed, harmed=bool(surplus))
-        found = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
-        return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
+        record_verdicts = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
+        return judge_sweep(record_verdicts, outcome=DONE, answer=answer, claimed=claimed)
 
     @cached_property
     def _firsts(self) -> list[int]:
         """For each request, the number of the agent's first write for it."""
-        found: list[int] = []
+        numbers: list[int] = []
         for request in self.requests:
-            slots = {one.id for one in self.scene.slots if self._is_in(one, request)}
-            visits = {f"Appointment/{one.id}" for one in self.scene.visits if one.slot.id in slots}
-            slots |= {id for one in visits for id in self._slots_given(one)}
-            found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
-        return found
+            slots = {slot.id for slot in self.scene.slots if self._is_in(slot, request)}
+            visits = {f"Appointment/{visit.id}" for visit in self.scene.visits if visit.slot.id in slots}
+            slots |= {id for visit in visits for id in self._slots_given(visit)}
+            numbers.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
+        return numbers
 
     def _first_of(self, records: Collection[str]) -> int:
         """Return the number of the agent's first write on some records; the number of all writes if there is none."""
@@ -242,13 +248,13 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         calendars = (
             AbsenceCalendar(met, self.scene, request) for met, request in zip(self._met, self.requests, strict=True)
         )
-        return [(one.appointments(), one.free_slots()) for one in calendars]
+        return [(calendar.appointments(), calendar.free_slots()) for calendar in calendars]
 
     @cached_property
     def _without_mistakes(self) -> list[Mapping[str, ClinicSlot | None]]:
         """For each request, the new slots if all requests are handled in order."""
         calendar = Calendar.at_start(self.scene)
-        return [AbsenceCalendar(calendar, self.scene, one).clear() for one in self.requests]
+        return [AbsenceCalendar(calendar, self.scene, request).clear() for request in self.requests]
 
     def _unit(self, number: int, id: str) -> frozenset[str]:
         """Return the records that change together with an appointment: itself, and its old and new slots."""
@@ -256,7 +262,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         new = self._slots_given(f"Appointment/{id}")
         if not new and (expected := self._without_mistakes[number].get(id)):
             new = {expected.id}
-        return frozenset({f"Appointment/{id}", *(f"Slot/{one}" for one in old | new)})
+        return frozenset({f"Appointment/{id}", *(f"Slot/{slot}" for slot in old | new)})
 
     @cached_property
     def _units(self) -> list[dict[str, frozenset[str]]]:
@@ -288,22 +294,28 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
     def _possible(self, number: int, place: int, id: str) -> list[ClinicSlot | None]:
         """Return the slots that are right for an appointment; None stands for the waiting list."""
         met = self.before(self._first_of(self._units[number][id]))
-        calendars = [self._in_order(number, place, one) for one in (met, self._after_earlier_requests(number))]
-        found = [AbsenceCalendar(one, self.scene, self.requests[number]).new_slot(id) for one in calendars]
+        calendars = [
+            self._in_order(number, place, calendar) for calendar in (met, self._after_earlier_requests(number))
+        ]
+        new_slots = [
+            AbsenceCalendar(calendar, self.scene, self.requests[number]).new_slot(id) for calendar in calendars
+        ]
         slots = self._without_mistakes[number]
         if id in slots and ((slot := slots[id]) is None or calendars[0].status[slot.id] == "free"):
-            found.append(slot)
-        return found
+            new_slots.append(slot)
+        return new_slots
 
     def _after_earlier_requests(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them.
 
         It contains what other people wrote before the agent's first write for the request.
         """
-        others = (one for one in self.log.writes[: self._firsts[number]] if not one.by_agent)
-        calendar = self._with({one.record: one.after for one in others})
+        others = (write for write in self.log.writes[: self._firsts[number]] if not write.by_agent)
+        calendar = self._with({write.record: write.after for write in others})
         for units, (_, closing) in zip(self._units[:number], self._due[:number], strict=True):
-            slots = {one.removeprefix("Slot/") for unit in units.values() for one in unit if one.startswith("Slot/")}
+            slots = {
+                record.removeprefix("Slot/") for unit in units.values() for record in unit if record.startswith("Slot/")
+            }
             calendar.visits |= {id: self._end.visits[id] for id in units if id in self._end.visits}
             calendar.status |= {slot: self._end.status[slot] for slot in (*slots, *closing)}
         return calendar
@@ -312,7 +324,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         """Return a calendar with the earlier appointments as the agent left them, and the later ones untouched."""
         met, units = self._met[number], self._units[number]
         due = self._due[number][0]
-        slots = {id: {one.removeprefix("Slot/") for one in units[id] if one.startswith("Slot/")} for id in due}
+        slots = {id: {unit.removeprefix("Slot/") for unit in units[id] if unit.startswith("Slot/")} for id in due}
         for id in due:
             calendar.visits[id] = met.visits[id]
             calendar.status |= {slot: met.status[slot] for slot in slots[id]}
@@ -332,11 +344,11 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
-        given = [one for one in possible if one is not None and self.slot_ids(after) == [one.id]]
-        if given:
-            yield from self._wrong_move(number, before, after, given[0])
+        moved_to = [slot for slot in possible if slot is not None and self.slot_ids(after) == [slot.id]]
+        if moved_to:
+            yield from self._wrong_move(number, before, after, moved_to[0])
         elif after.get("status") != WAITING:
-            yield f"in {', '.join(f'Slot/{one}' for one in self.slot_ids(after)) or 'no slot'}"
+            yield f"in {', '.join(f'Slot/{slot_id}' for slot_id in self.slot_ids(after)) or 'no slot'}"
         elif None not in possible:
             yield "on the waiting list"
         elif rest := differences(before, after, changing=("status",), may_go=("slot",), base_url=self.log.end.base_url):
@@ -347,16 +359,16 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
 
     def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
         """Yield what is wrong with an appointment that moved to the right slot."""
-        for name, wanted in (("start", slot.start), ("end", slot.end)):
-            if not same_moment(after.get(name), wanted):
+        for name, moment in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"
         doctors = self.scene.by_schedule()
-        away, new = (doctors[one].person.id for one in (self.requests[number].schedule, slot.schedule))
+        away, new = (doctors[schedule].person.id for schedule in (self.requests[number].schedule, slot.schedule))
         participants = [
-            {**one, "actor": {"reference": f"Practitioner/{new}"}}
-            if self.log.refers_to(one.get("actor"), f"Practitioner/{away}")
-            else one
-            for one in before.get("participant", [])
+            {**participant, "actor": {"reference": f"Practitioner/{new}"}}
+            if self.log.refers_to(participant.get("actor"), f"Practitioner/{away}")
+            else participant
+            for participant in before.get("participant", [])
         ]
         wanted_record = {**before, "participant": participants}
         if rest := differences(wanted_record, after, changing=("start", "end", "slot"), base_url=self.log.end.base_url):

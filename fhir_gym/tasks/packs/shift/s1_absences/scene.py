@@ -64,17 +64,17 @@ class AbsenceScene(ClinicScene):
     @cached_property
     def staff(self) -> tuple[Practitioner, ...]:
         """The practitioners with their schedules at the place."""
-        return tuple(one for one in self.practitioners if one.schedule not in self.elsewhere)
+        return tuple(practitioner for practitioner in self.practitioners if practitioner.schedule not in self.elsewhere)
 
     @cached_property
     def offered(self) -> dict[str, tuple[ClinicSlot, ...]]:
         """The slots at the place by the code of their service, in the order of the rules."""
-        found: dict[str, list[ClinicSlot]] = {}
-        services = {one.schedule: one.service.code for one in self.staff}
+        by_schedule: dict[str, list[ClinicSlot]] = {}
+        services = {practitioner.schedule: practitioner.service.code for practitioner in self.staff}
         for slot in self.slots_in_order:
             if slot.schedule in services:
-                found.setdefault(services[slot.schedule], []).append(slot)
-        return {code: tuple(slots) for code, slots in found.items()}
+                by_schedule.setdefault(services[slot.schedule], []).append(slot)
+        return {code: tuple(slots) for code, slots in by_schedule.items()}
 
     def service_of(self, schedule: str) -> str:
         """Return the code of the service of a schedule."""
@@ -104,16 +104,18 @@ def draw_absences(
     """
     staff = _with_namesakes(rng, world, clinic.practitioners, namesakes)
     others = [
-        one.model_copy(update={"schedule": ids.new("Schedule")}) for one in staff if rng.random() < _ELSEWHERE_SHARE
+        practitioner.model_copy(update={"schedule": ids.new("Schedule")})
+        for practitioner in staff
+        if rng.random() < _ELSEWHERE_SHARE
     ]
     slots, visits = _blocked(rng, clinic)
-    for one in others:
-        own = next(post.schedule for post in staff if post.person.id == one.person.id)
+    for practitioner in others:
+        own = next(post.schedule for post in staff if post.person.id == practitioner.person.id)
         mine = [slot for slot in slots if slot.schedule == own]
-        drawn = draw_slots(rng, world, ids, one.schedule, days, _ELSEWHERE_PER_DAY)
+        drawn = draw_slots(rng, world, ids, practitioner.schedule, days, _ELSEWHERE_PER_DAY)
         slots += [slot for slot in drawn if not any(overlap(slot, other) for other in mine)]
     slots, visits = _filled(rng, ids, clinic, slots, visits)
-    priorities = {one.id: rng.choice(_PRIORITIES) for one in visits if rng.random() > _NO_PRIORITY}
+    priorities = {visit.id: rng.choice(_PRIORITIES) for visit in visits if rng.random() > _NO_PRIORITY}
     other_name = draw_place_name(rng)
     while other_name == clinic.name:
         other_name = draw_place_name(rng)
@@ -122,7 +124,7 @@ def draw_absences(
         **dict(clinic) | changed,
         other_place=ids.new("Location"),
         other_name=other_name,
-        elsewhere=tuple(one.schedule for one in others),
+        elsewhere=tuple(practitioner.schedule for practitioner in others),
         priorities=priorities,
         limit=rng.choice((1, 2)),
         writes=writes,
@@ -133,22 +135,24 @@ def _with_namesakes(
     rng: random.Random, world: World, staff: Sequence[Practitioner], count: int
 ) -> tuple[Practitioner, ...]:
     """Give some practitioners the family names of others."""
-    found = list(staff)
+    all_staff = list(staff)
     places = rng.sample(range(len(staff)), 2 * count)
-    for one, other in zip(places[:count], places[count:], strict=True):
-        person, family = found[one].person, found[other].person.family
-        if person.given != found[other].person.given and is_new_name(world, "Practitioner", person.given, family):
-            found[one] = found[one].model_copy(update={"person": person.model_copy(update={"family": family})})
-    return tuple(found)
+    for place, other in zip(places[:count], places[count:], strict=True):
+        person, family = all_staff[place].person, all_staff[other].person.family
+        if person.given != all_staff[other].person.given and is_new_name(world, "Practitioner", person.given, family):
+            all_staff[place] = all_staff[place].model_copy(
+                update={"person": person.model_copy(update={"family": family})}
+            )
+    return tuple(all_staff)
 
 
 def _blocked(rng: random.Random, clinic: ClinicScene) -> tuple[list[ClinicSlot], list[Visit]]:
     """Clear a few coming days in a row of each practitioner, as if an absence had been handled already."""
     days = sorted({slot.start[:10] for slot in clinic.slots if slot.start[:10] > clinic.now[:10]})
     blocked: set[tuple[str, str]] = set()
-    for one in clinic.practitioners:
+    for practitioner in clinic.practitioners:
         first = rng.randrange(len(days))
-        blocked |= {(one.schedule, day) for day in days[first : first + rng.choice(_BLOCKED_DAYS)]}
+        blocked |= {(practitioner.schedule, day) for day in days[first : first + rng.choice(_BLOCKED_DAYS)]}
     slots = [
         slot.model_copy(update={"status": CLOSED})
         if (slot.schedule, slot.start[:10]) in blocked and slot.status == "free"
@@ -156,10 +160,10 @@ def _blocked(rng: random.Random, clinic: ClinicScene) -> tuple[list[ClinicSlot],
         for slot in clinic.slots
     ]
     visits = [
-        one.model_copy(update={"status": rng.choice((*_ENDED, WAITING))})
-        if (one.slot.schedule, one.slot.start[:10]) in blocked and one.status in OCCUPIED
-        else one
-        for one in clinic.visits
+        visit.model_copy(update={"status": rng.choice((*_ENDED, WAITING))})
+        if (visit.slot.schedule, visit.slot.start[:10]) in blocked and visit.status in OCCUPIED
+        else visit
+        for visit in clinic.visits
     ]
     return slots, visits
 
@@ -168,10 +172,10 @@ def _filled(
     rng: random.Random, ids: IdAllocator, clinic: ClinicScene, slots: Sequence[ClinicSlot], visits: Sequence[Visit]
 ) -> tuple[list[ClinicSlot], list[Visit]]:
     """Add appointments in coming slots, some of them cancelled."""
-    found, used = list(visits), {one.slot.id for one in visits}
-    own: dict[str, list[ClinicSlot]] = {one.id: [] for one in clinic.people}
-    for one in visits:
-        own[one.patient].append(one.slot)
+    all_visits, used = list(visits), {visit.slot.id for visit in visits}
+    own: dict[str, list[ClinicSlot]] = {person.id: [] for person in clinic.people}
+    for visit in visits:
+        own[visit.patient].append(visit.slot)
     statuses: dict[str, str] = {}
     for slot in slots:
         booked = slot.status == "free" and rng.random() < _BOOKED_SHARE
@@ -183,10 +187,10 @@ def _filled(
             continue
         own[patient].append(slot)
         status = rng.choice(("booked", "booked", "pending")) if booked else rng.choice(_ENDED)
-        found.append(Visit(id=ids.new("Appointment"), patient=patient, slot=slot, status=status))
+        all_visits.append(Visit(id=ids.new("Appointment"), patient=patient, slot=slot, status=status))
         statuses[slot.id] = "busy" if booked else slot.status
     final = {slot.id: _with_status(slot, statuses.get(slot.id, slot.status)) for slot in slots}
-    return list(final.values()), [one.model_copy(update={"slot": final[one.slot.id]}) for one in found]
+    return list(final.values()), [visit.model_copy(update={"slot": final[visit.slot.id]}) for visit in all_visits]
 
 
 def _with_status(slot: ClinicSlot, status: str) -> ClinicSlot:
@@ -198,19 +202,22 @@ def absence_resources(scene: AbsenceScene, world: World) -> list[Resource]:
     doctors = scene.by_schedule()
     here = {
         "practitioners": scene.staff,
-        "slots": tuple(one for one in scene.slots if one.schedule not in scene.elsewhere),
-        "visits": tuple(one for one in scene.visits if one.slot.schedule not in scene.elsewhere),
+        "slots": tuple(slot for slot in scene.slots if slot.schedule not in scene.elsewhere),
+        "visits": tuple(visit for visit in scene.visits if visit.slot.schedule not in scene.elsewhere),
     }
-    found = clinic_resources(scene.model_copy(update=here), world)
-    found.append(location_resource(scene.other_place, scene.other_name))
-    found += [schedule_resource(doctors[one], scene.other_place, world) for one in scene.elsewhere]
-    found += [slot_resource(one) for one in scene.slots if one.schedule in scene.elsewhere]
-    found += [
-        appointment_resource(one, doctors[one.slot.schedule].person.id, scene.other_place)
-        for one in scene.visits
-        if one.slot.schedule in scene.elsewhere
+    resources = clinic_resources(scene.model_copy(update=here), world)
+    resources.append(location_resource(scene.other_place, scene.other_name))
+    resources += [schedule_resource(doctors[schedule], scene.other_place, world) for schedule in scene.elsewhere]
+    resources += [slot_resource(slot) for slot in scene.slots if slot.schedule in scene.elsewhere]
+    resources += [
+        appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.other_place)
+        for visit in scene.visits
+        if visit.slot.schedule in scene.elsewhere
     ]
-    return [_with_priority(one, scene) if one["resourceType"] == "Appointment" else one for one in found]
+    return [
+        _with_priority(resource, scene) if resource["resourceType"] == "Appointment" else resource
+        for resource in resources
+    ]
 
 
 def _with_priority(appointment: Resource, scene: AbsenceScene) -> Resource:

@@ -99,33 +99,33 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[MergeRequest, ...] | None:
-        sites = {one.name: _SiteRequests(one, scene) for one in scene.sites}
+        sites = {site.name: _SiteRequests(site, scene) for site in scene.sites}
         possible = [ask for site in sites.values() for ask in site.asks]
-        organizations = tuple(one.organization for one in sites.values())
-        found: list[MergeRequest] = []
+        organizations = tuple(site.organization for site in sites.values())
+        requests: list[MergeRequest] = []
         for outcome in outcomes:
-            earlier = [one.ask for one in found]
+            earlier = [request.ask for request in requests]
             left = rng.sample(possible, len(possible))
             if rng.random() < _RELATED:
                 left.sort(key=lambda ask: not any(ask.overlaps(other) for other in earlier))
-            ask = next((one for one in left if sites[one.site].fit(one, earlier, outcome)), None)
+            ask = next((merge for merge in left if sites[merge.site].fit(merge, earlier, outcome)), None)
             if ask is None:
                 return None
-            found.append(
+            requests.append(
                 MergeRequest(
                     ask=ask,
                     outcome=outcome,
                     organization=sites[ask.site].organization,
-                    earlier=tuple(one for one in earlier if one.site == ask.site),
+                    earlier=tuple(merge for merge in earlier if merge.site == ask.site),
                     target=sites[ask.site].organization,
                     qualifying=organizations,
                 )
             )
-        return tuple(found)
+        return tuple(requests)
 
     @override
     def resources(self, scene: DuplicatesScene, world: World) -> list[Resource]:
-        return [{**one} for one in (*scene.others, *scene.records)]
+        return [{**record} for record in (*scene.others, *scene.records)]
 
     @override
     def text(self, ask: MergeContent, wording: int) -> str:
@@ -137,11 +137,13 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         )[wording]
 
     @override
-    def solve(self, ask: MergeContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        if ask.site not in known:
+    def solve(
+        self, ask: MergeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        if ask.site not in looked_up:
             sites = yield from search_all("/Organization", {"name": ask.site})
-            known[ask.site] = next(f"Organization/{one['id']}" for one in sites if one.get("name") == ask.site)
-        organization, today = known[ask.site], now.date().isoformat()
+            looked_up[ask.site] = next(f"Organization/{site['id']}" for site in sites if site.get("name") == ask.site)
+        organization, today = looked_up[ask.site], now.date().isoformat()
         query = {"organization": organization, "active": "true", "_count": "200"}
         if ask.before or ask.since:
             query["birthdate"] = f"lt{ask.before}" if ask.before else f"ge{ask.since}"
@@ -149,7 +151,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         groups = Merge(records, organization, ask, today).groups
         if not groups:
             return NOTHING_TO_DO
-        records += yield from _records_of(f"Patient/{one['id']}" for group in groups for one in group)
+        records += yield from _records_of(f"Patient/{resource['id']}" for group in groups for resource in group)
         for record, body in Merge(records, organization, ask, today).changes.items():
             yield Put(f"/{record}", body)
         return DONE
@@ -157,12 +159,12 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
 
 def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:
     """Look up the records that refer to some patients."""
-    found: dict[str, Resource] = {}
+    records: dict[str, Resource] = {}
     listed = ",".join(patients)
     for resource_type, name in _SEARCHES:
-        for one in (yield from search_all(f"/{resource_type}", {name: listed, "_count": "200"})):
-            found[f"{resource_type}/{one['id']}"] = one
-    return [*found.values()]
+        for resource in (yield from search_all(f"/{resource_type}", {name: listed, "_count": "200"})):
+            records[f"{resource_type}/{resource['id']}"] = resource
+    return [*records.values()]
 
 
 class _SiteRequests:
@@ -171,25 +173,27 @@ class _SiteRequests:
     def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
         self.organization, self._scene = f"Organization/{site.id}", scene
         self._patients = [
-            one for one in scene.records if is_covered(one, self.organization, MergeContent(site=site.name))
+            record for record in scene.records if is_covered(record, self.organization, MergeContent(site=site.name))
         ]
-        names = {name_of(one) for one in self._patients}
-        self._referring = [(found, one) for one in scene.records if (found := references_in(one) & names)]
-        years = sorted({one["birthDate"][:4] for one in self._patients})
+        names = {name_of(patient) for patient in self._patients}
+        self._referring = [
+            (referred, record) for record in scene.records if (referred := references_in(record) & names)
+        ]
+        years = sorted({patient["birthDate"][:4] for patient in self._patients})
         limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
-        self.asks = [MergeContent(site=site.name, **one) for one in limits]
+        self.asks = [MergeContent(site=site.name, **limit) for limit in limits]
 
     @cached_property
     def _due(self) -> list[tuple[str, set[str]]]:
         """For the records of each person on file more than once: the date of birth, and the records that change."""
-        merge = self._merge([*self._patients, *(one for _, one in self._referring)], self.asks[0])
-        found = []
+        merge = self._merge([*self._patients, *(resource for _, resource in self._referring)], self.asks[0])
+        records = []
         for group in merge.groups:
-            names = {name_of(one) for one in group}
+            names = {name_of(resource) for resource in group}
             moved = names - {name_of(merge.kept(group))}
-            changed = {name_of(one) for patients, one in self._referring if patients & moved}
-            found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
-        return found
+            changed = {name_of(resource) for patients, resource in self._referring if patients & moved}
+            records.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
+        return records
 
     def fit(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> bool:
         """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it.
@@ -203,19 +207,19 @@ class _SiteRequests:
             ask=ask,
             outcome=outcome,
             organization=self.organization,
-            earlier=tuple(one for one in earlier if one.site == ask.site),
+            earlier=tuple(merge for merge in earlier if merge.site == ask.site),
         )
         due = set[str]().union(*(records for born, records in self._due if request.covers(born)))
         # A request of which earlier ones do everything would depend on who forgets what.
         idle = not any(ask.covers(born) for born, _ in self._due)
         if ask in earlier or (not due if outcome == DONE else not idle):
             return False
-        moved = sum(not one.startswith("Patient/") for one in due)
+        moved = sum(not record.startswith("Patient/") for record in due)
         if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
             return False
-        patients = [one for one in self._patients if request.covers(one["birthDate"])]
-        names = {name_of(one) for one in patients}
-        records = [*patients, *(one for found, one in self._referring if found & names)]
+        patients = [patient for patient in self._patients if request.covers(patient["birthDate"])]
+        names = {name_of(patient) for patient in patients}
+        records = [*patients, *(resource for referred, resource in self._referring if referred & names)]
         needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
         right = self._merge(records, ask).changes
         wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)

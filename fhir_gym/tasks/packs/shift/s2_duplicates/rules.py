@@ -72,7 +72,7 @@ class MergeRequest(Request):
 
     def covers(self, born: Json) -> bool:
         """Whether the request, and none before it, covers patients with a date of birth."""
-        return self.ask.covers(born) and not any(one.covers(born) for one in self.earlier)
+        return self.ask.covers(born) and not any(merge.covers(born) for merge in self.earlier)
 
 
 class _Filed(NamedTuple):
@@ -112,67 +112,76 @@ class Merge:
     def covered(self) -> list[Resource]:
         """The patients that count."""
         return [
-            one
-            for one in self._records
-            if is_covered(one, self._organization, self._ask, self._base)
-            and (one.get("active") is not False or self._flaw == "inactive records")
+            record
+            for record in self._records
+            if is_covered(record, self._organization, self._ask, self._base)
+            and (record.get("active") is not False or self._flaw == "inactive records")
         ]
 
     @cached_property
     def groups(self) -> list[list[Resource]]:
         """The records of each person with more than one record."""
-        filed = [_Filed(one, frozenset(self._names(one)), frozenset(self._numbers(one))) for one in self.covered]
+        filed = [
+            _Filed(resource, frozenset(self._names(resource)), frozenset(self._numbers(resource)))
+            for resource in self.covered
+        ]
         group_of = {number: {number} for number in range(len(filed))}
-        for (one, mine), (other, theirs) in combinations(enumerate(filed), 2):
-            if self._alike(mine, theirs) and group_of[one] is not group_of[other]:
-                if self._flaw == "chains" and max(len(group_of[one]), len(group_of[other])) > 1:
+        for (place, mine), (other, theirs) in combinations(enumerate(filed), 2):
+            if self._alike(mine, theirs) and group_of[place] is not group_of[other]:
+                if self._flaw == "chains" and max(len(group_of[place]), len(group_of[other])) > 1:
                     continue
-                group_of[one] |= group_of[other]
-                for number in group_of[one]:
-                    group_of[number] = group_of[one]
-        found = {min(group): group for group in group_of.values() if len(group) > 1}
-        return [[filed[number].patient for number in sorted(group)] for group in found.values()]
+                group_of[place] |= group_of[other]
+                for number in group_of[place]:
+                    group_of[number] = group_of[place]
+        by_first = {min(group): group for group in group_of.values() if len(group) > 1}
+        return [[filed[number].patient for number in sorted(group)] for group in by_first.values()]
 
-    def _alike(self, one: _Filed, other: _Filed) -> bool:
+    def _alike(self, filed: _Filed, other: _Filed) -> bool:
         return (
-            (self._flaw == "birth date" or one.patient.get("birthDate") == other.patient.get("birthDate"))
-            and (self._flaw == "name" or not one.names.isdisjoint(other.names))
-            and (self._flaw == "number" or not one.numbers.isdisjoint(other.numbers))
+            (self._flaw == "birth date" or filed.patient.get("birthDate") == other.patient.get("birthDate"))
+            and (self._flaw == "name" or not filed.names.isdisjoint(other.names))
+            and (self._flaw == "number" or not filed.numbers.isdisjoint(other.numbers))
         )
 
     def _names(self, patient: Resource) -> Iterator[tuple[str, str]]:
-        for one in elements(patient.get("name")):
-            family, givens = one.get("family"), [part for part in items(one.get("given")) if isinstance(part, str)]
-            if isinstance(family, str) and not (self._flaw == "former names" and one.get("use") in ("old", "maiden")):
+        for name in elements(patient.get("name")):
+            family, givens = name.get("family"), [part for part in items(name.get("given")) if isinstance(part, str)]
+            if isinstance(family, str) and not (self._flaw == "former names" and name.get("use") in ("old", "maiden")):
                 yield plain(" ".join(givens)), plain(family)
 
     def _numbers(self, patient: Resource) -> Iterator[str]:
         systems = (CARD, MEMBER) if self._flaw == "member numbers" else (CARD,)
-        for one in elements(patient.get("identifier")):
-            if one.get("system") in systems and not (self._flaw == "old cards" and one.get("use") == "old"):
-                yield str(one.get("value"))
-        for one in elements(patient.get("telecom")):
-            if one.get("system") == "phone" and (one.get("use") != "old" or self._flaw == "old phones"):
-                digits = "".join(letter for letter in str(one.get("value")) if letter.isdigit())
+        for identifier in elements(patient.get("identifier")):
+            if identifier.get("system") in systems and not (
+                self._flaw == "old cards" and identifier.get("use") == "old"
+            ):
+                yield str(identifier.get("value"))
+        for telecom in elements(patient.get("telecom")):
+            if telecom.get("system") == "phone" and (telecom.get("use") != "old" or self._flaw == "old phones"):
+                digits = "".join(letter for letter in str(telecom.get("value")) if letter.isdigit())
                 yield f"phone {digits[-10:]}"
 
     @cached_property
     def _visits(self) -> dict[str, str]:
         """The start of the latest appointment that took place, for each patient."""
-        found: dict[str, str] = {}
-        for one in self._records:
-            if one.get("resourceType") == "Appointment" and one.get("status") == "fulfilled":
-                for patient in references_in(one, self._base):
-                    found[patient] = max(found.get(patient, ""), str(one.get("start")))
-        return found
+        visits: dict[str, str] = {}
+        for record in self._records:
+            if record.get("resourceType") == "Appointment" and record.get("status") == "fulfilled":
+                for patient in references_in(record, self._base):
+                    visits[patient] = max(visits.get(patient, ""), str(record.get("start")))
+        return visits
 
     def kept(self, group: Sequence[Resource]) -> Resource:
         """Return the record of a person that is kept."""
-        left = group if self._flaw == "valid card" else [one for one in group if _has_valid_card(one)] or group
+        left = (
+            group
+            if self._flaw == "valid card"
+            else [resource for resource in group if _has_valid_card(resource)] or group
+        )
         if self._flaw != "latest visit":
-            latest = max(self._visits.get(name_of(one), "") for one in left)
-            left = [one for one in left if self._visits.get(name_of(one), "") == latest]
-        return min(left, key=lambda one: str(one.get("id")))
+            latest = max(self._visits.get(name_of(resource), "") for resource in left)
+            left = [resource for resource in left if self._visits.get(name_of(resource), "") == latest]
+        return min(left, key=lambda resource: str(resource.get("id")))
 
     @cached_property
     def changes(self) -> dict[str, Resource]:
@@ -181,19 +190,25 @@ class Merge:
         moved: dict[str, str] = {}
         for group in self.groups:
             kept = self.kept(group)
-            merged = [one for one in group if one is not kept]
-            moved |= {name_of(one): name_of(kept) for one in merged}
-            links = [{"other": {"reference": name_of(one)}, "type": "replaces"} for one in merged]
-            known = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
-            patients[name_of(kept)] = {**known, "link": [*items(kept.get("link")), *links]}
-            for one in merged:
+            merged = [resource for resource in group if resource is not kept]
+            moved |= {name_of(resource): name_of(kept) for resource in merged}
+            links = [{"other": {"reference": name_of(resource)}, "type": "replaces"} for resource in merged]
+            base = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
+            patients[name_of(kept)] = {**base, "link": [*items(kept.get("link")), *links]}
+            for resource in merged:
                 link = {"other": {"reference": name_of(kept)}, "type": "replaced-by"}
-                patients[name_of(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
-        found: dict[str, Resource] = {}
-        for one in self._records:
-            if (self._flaw == "status" or is_open(one, self._today)) and moved.keys() & references_in(one, self._base):
-                found[name_of(one)] = redirected(one, moved, self._base)
-        return found | patients
+                patients[name_of(resource)] = {
+                    **resource,
+                    "active": False,
+                    "link": [*items(resource.get("link")), link],
+                }
+        changed: dict[str, Resource] = {}
+        for record in self._records:
+            if (self._flaw == "status" or is_open(record, self._today)) and moved.keys() & references_in(
+                record, self._base
+            ):
+                changed[name_of(record)] = redirected(record, moved, self._base)
+        return changed | patients
 
 
 def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url: str = "") -> bool:
@@ -207,13 +222,13 @@ def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url
 
 def _has_valid_card(patient: Resource) -> bool:
     identifiers = elements(patient.get("identifier"))
-    return any(one.get("system") == CARD and one.get("use") == "official" for one in identifiers)
+    return any(identifier.get("system") == CARD and identifier.get("use") == "official" for identifier in identifiers)
 
 
 def _with_numbers_of(kept: Resource, merged: Sequence[Resource]) -> Resource:
     """Return a kept record with the health card numbers of the merged ones."""
     mine = [*_cards(kept)]
-    others = dict.fromkeys(number for one in merged for number in _cards(one) if number not in mine)
+    others = dict.fromkeys(number for resource in merged for number in _cards(resource) if number not in mine)
     added = [{"use": "secondary", "system": CARD, "value": number} for number in others]
     if not added:
         return kept
@@ -223,9 +238,9 @@ def _with_numbers_of(kept: Resource, merged: Sequence[Resource]) -> Resource:
 
 
 def _cards(patient: Resource) -> Iterator[str]:
-    for one in elements(patient.get("identifier")):
-        if one.get("system") == CARD:
-            yield str(one.get("value"))
+    for identifier in elements(patient.get("identifier")):
+        if identifier.get("system") == CARD:
+            yield str(identifier.get("value"))
 
 
 def is_open(record: Resource, today: str) -> bool:
@@ -248,20 +263,20 @@ def is_open(record: Resource, today: str) -> bool:
 def references_in(record: Resource, base_url: str = "") -> set[str]:
     """Return the patients whom an appointment, diagnosis, order or coverage is about."""
     values = [record.get(name) for name in _PATIENT_ELEMENTS.get(str(record.get("resourceType")), ())]
-    values += [one.get("actor") for one in elements(record.get("participant"))]
-    return {target for one in values if (target := target_of(one, base_url)).startswith("Patient/")}
+    values += [participant.get("actor") for participant in elements(record.get("participant"))]
+    return {target for value in values if (target := target_of(value, base_url)).startswith("Patient/")}
 
 
 def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Json:
     """Return a value in which References to some records refer to others."""
     if isinstance(value, list):
-        return [redirected(one, moved, base_url) for one in value]
+        return [redirected(element, moved, base_url) for element in value]
     if not isinstance(value, dict):
         return value
     target = target_of(value, base_url) if "reference" in value else ""
     if target in moved:
         return {"reference": moved[target]}
-    return {name: redirected(one, moved, base_url) for name, one in value.items()}
+    return {name: redirected(element, moved, base_url) for name, element in value.items()}
 
 
 class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
@@ -294,20 +309,22 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
     @override
     def judge_one(self, number: int) -> Judgement:
         request, patients = self.requests[number], self._patients[number]
-        self._others = {one for place, covered in enumerate(self._patients) if place != number for one in covered}
+        self._others = {record for place, covered in enumerate(self._patients) if place != number for record in covered}
         mine = patients | {name for name, about in self._about.items() if about & patients}
         first = self.first_write(mine) or 0
         met = {record: self.before(record, first) for record in sorted(mine)}
         there = [record for record in met.values() if record is not None]
         merge = Merge(there, request.organization, request.ask, self.scene.today, base_url=self.base_url)
         verdicts = [*self._verdicts(met, merge.changes)]
-        claimed = frozenset(one.record for one in verdicts)  # a record that was changed and put back is not claimed
+        claimed = frozenset(
+            verdict.record for verdict in verdicts
+        )  # a record that was changed and put back is not claimed
         return self.sweep(number, verdicts, claimed, lambda: self._looked(request))
 
     def _looked(self, request: MergeRequest) -> bool:
         """Whether the agent has read the patients whom a request covers."""
         covered = Merge(self.scene.records, request.organization, request.ask, self.scene.today).covered
-        return all({*READ} <= self.log.seen.get(name_of(one), {}).keys() for one in covered)
+        return all({*READ} <= self.log.seen.get(name_of(resource), {}).keys() for resource in covered)
 
     def _verdicts(self, met: Mapping[str, Resource | None], due: Mapping[str, Resource]) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the records that should change, and on those that changed and should not."""
@@ -334,9 +351,9 @@ def _in_short(record: Resource) -> Resource:
         return record
     kept = ("use", "system", "value")
     short = [
-        {name: one[name] for name in kept if name in one}
-        if isinstance(one, dict) and one.get("system") == CARD and one.get("use") == "secondary"
-        else one
-        for one in identifiers
+        {name: identifier[name] for name in kept if name in identifier}
+        if isinstance(identifier, dict) and identifier.get("system") == CARD and identifier.get("use") == "secondary"
+        else identifier
+        for identifier in identifiers
     ]
     return {**record, "identifier": short}

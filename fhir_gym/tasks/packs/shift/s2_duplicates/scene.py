@@ -127,8 +127,11 @@ class DuplicatesSceneSampler:
             sites=tuple(self._sites),
             records=tuple(records),
             others=(
-                *(organization_resource(one.id, one.name, "prov", "Healthcare Provider") for one in self._sites),
-                *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in self._insurers),
+                *(organization_resource(site.id, site.name, "prov", "Healthcare Provider") for site in self._sites),
+                *(
+                    organization_resource(insurer.id, insurer.name, "ins", "Insurance Company")
+                    for insurer in self._insurers
+                ),
                 *map(practitioner_resource, self._doctors),
             ),
         )
@@ -141,16 +144,17 @@ class DuplicatesSceneSampler:
         filed: list[tuple[_Member, Resource]] = []
         for grown, count in ((True, rng.choice((1, 2))), (False, rng.choice((0, 1, 2)))):
             for given in rng.sample(family.givens, count):
-                one = self._member(family, grown, given, home.family, phone)
+                resident = self._member(family, grown, given, home.family, phone)
                 mine = [
-                    self._patient(one, site, family, home, member) for _ in range(rng.choices((1, 2, 3), (5, 4, 1))[0])
+                    self._patient(resident, site, family, home, member)
+                    for _ in range(rng.choices((1, 2, 3), (5, 4, 1))[0])
                 ]
                 self._link(mine)
-                filed += [(one, patient) for patient in mine]
-        adults = [patient["id"] for one, patient in filed if one.grown]
+                filed += [(resident, patient) for patient in mine]
+        adults = [patient["id"] for resident, patient in filed if resident.grown]
         records = [patient for _, patient in filed]
-        for one, patient in filed:
-            records += self._referring(patient["id"], adults if not one.grown else ())
+        for resident, patient in filed:
+            records += self._referring(patient["id"], adults if not resident.grown else ())
         return records
 
     def _member(self, family: Family, grown: bool, given: str, name: str, phone: str) -> _Member:
@@ -169,37 +173,37 @@ class DuplicatesSceneSampler:
         rng = self._rng
         return f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}"
 
-    def _patient(self, one: _Member, site: Organization, family: Family, home: Person, member: str) -> Resource:
+    def _patient(self, resident: _Member, site: Organization, family: Family, home: Person, member: str) -> Resource:
         """Draw a record of a person, with the changes and mistakes that make records of one person differ."""
         rng = self._rng
-        given = one.given if rng.random() < 0.95 else rng.choice(family.givens)
-        dates = family.adults if one.grown else family.children
-        born = one.birth_date if rng.random() < 0.85 else rng.choice(dates)
-        person = person_called(rng, self._ids.new("Patient"), given, one.family, family.gender, born)
+        given = resident.given if rng.random() < 0.95 else rng.choice(family.givens)
+        dates = family.adults if resident.grown else family.children
+        born = resident.birth_date if rng.random() < 0.85 else rng.choice(dates)
+        person = person_called(rng, self._ids.new("Patient"), given, resident.family, family.gender, born)
         if rng.random() < 0.75:
             person = person.model_copy(update={"line": home.line, "city": home.city, "state": home.state})
-        made = patient_resource(person)
-        if one.former and one.former != one.family:
-            made["name"] = self._names(given, one.family, one.former)
+        record = patient_resource(person)
+        if resident.former and resident.former != resident.family:
+            record["name"] = self._names(given, resident.family, resident.former)
         telecom = [
             {"system": "phone", "value": self._written(phone), "use": "old" if rng.random() < 0.2 else use}
-            for phone, use, share in zip(one.phones, ("home", "mobile"), (0.6, 0.45), strict=True)
+            for phone, use, share in zip(resident.phones, ("home", "mobile"), (0.6, 0.45), strict=True)
             if rng.random() < share
         ]
-        identifiers = [*self._cards(*one.cards)]
+        identifiers = [*self._cards(*resident.cards)]
         if rng.random() < 0.5:
             identifiers.append({"use": "secondary", "system": MEMBER, "value": member})
         at = site if rng.random() < 0.88 else rng.choice(self._sites)
-        found: Resource = {
+        elements: Resource = {
             "resourceType": "Patient",
             "id": person.id,
             "identifier": identifiers,
-            **made,
+            **record,
             "active": rng.random() < 0.85,
             "telecom": telecom,
             "managingOrganization": reference("Organization", at.id),
         }
-        return {name: value for name, value in found.items() if value != []}
+        return {name: value for name, value in elements.items() if value != []}
 
     def _names(self, given: str, family: str, former: str) -> list[Json]:
         """Draw what a record says about a person who has changed the name."""
@@ -226,12 +230,12 @@ class DuplicatesSceneSampler:
 
     def _link(self, records: Sequence[Resource]) -> None:
         """Link some records that are no longer in use to a record of the same person."""
-        kept = [one for one in records if one["active"]]
-        for one in records:
-            if not one["active"] and kept and self._rng.random() < 0.6:
+        kept = [record for record in records if record["active"]]
+        for record in records:
+            if not record["active"] and kept and self._rng.random() < 0.6:
                 by = self._rng.choice(kept)
-                one.setdefault("link", []).append({"other": reference("Patient", by["id"]), "type": "replaced-by"})
-                by.setdefault("link", []).append({"other": reference("Patient", one["id"]), "type": "replaces"})
+                record.setdefault("link", []).append({"other": reference("Patient", by["id"]), "type": "replaced-by"})
+                by.setdefault("link", []).append({"other": reference("Patient", record["id"]), "type": "replaces"})
 
     def _referring(self, patient: str, adults: Sequence[str]) -> Iterator[Resource]:
         """Draw the records that refer to a patient; those of children may also refer to an adult."""
@@ -278,7 +282,7 @@ class DuplicatesSceneSampler:
         quarters = rng.randrange(1, _DAYS * 24 * 60 // _QUARTER)
         start = self._world.now + (1 if coming else -1) * timedelta(minutes=quarters * _QUARTER)
         doctor = rng.choice(self._doctors)
-        people = [reference("Patient", one) for one in (patient, adult) if one]
+        people = [reference("Patient", id) for id in (patient, adult) if id]
         return {
             "resourceType": "Appointment",
             "id": self._ids.new("Appointment"),
@@ -286,7 +290,7 @@ class DuplicatesSceneSampler:
             "start": instant(start),
             "end": instant(start + timedelta(minutes=2 * _QUARTER)),
             "participant": [
-                {"actor": one, "status": "accepted"} for one in (*people, reference("Practitioner", doctor.id))
+                {"actor": person, "status": "accepted"} for person in (*people, reference("Practitioner", doctor.id))
             ],
         }
 

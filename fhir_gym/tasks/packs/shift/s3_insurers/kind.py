@@ -101,26 +101,30 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[InsurerRequest, ...] | None:
-        found: list[InsurerRequest] | None = None
+        chosen: list[InsurerRequest] | None = None
         for _ in range(_TRIES):
             sampler = _RequestSampler(rng, scene)
             if all(map(sampler.add, outcomes)):
-                found = sampler.requests
+                chosen = sampler.requests
                 if sampler.related or outcomes.count(DONE) < 2:
                     break
-        return tuple(found) if found else None
+        return tuple(chosen) if chosen else None
 
     @override
     def resources(self, scene: InsurerScene, world: World) -> list[Resource]:
         return insured_resources(scene)
 
     @override
-    def solve(self, ask: InsurerContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+    def solve(
+        self, ask: InsurerContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
         for name in (ask.place, ask.insurer):
-            if name not in known:
+            if name not in looked_up:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
-                known[name] = next(name_of(one) for one in named if one.get("name") == name)
-        place, insurer = known[ask.place], known[ask.insurer]
+                looked_up[name] = next(
+                    name_of(organization) for organization in named if organization.get("name") == name
+                )
+        place, insurer = looked_up[ask.place], looked_up[ask.insurer]
         query = {"participating-organization": place, "primary-organization": insurer, "_count": "200"}
         records = yield from search_all("/OrganizationAffiliation", query)
         if not Ending(records, place, insurer, ask.last_day).contracts:
@@ -143,10 +147,10 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
     """Look up the accounts, appointments and tasks of patients."""
-    found: list[Resource] = []
+    records: list[Resource] = []
     for resource_type in ("Account", "Appointment", "Task"):
-        found += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})
-    return found
+        records += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})
+    return records
 
 
 def _new_task(patient: str, visit: str) -> Resource:
@@ -171,10 +175,10 @@ class _RequestSampler:
     def __init__(self, rng: random.Random, scene: InsurerScene) -> None:
         self._rng, self._scene = rng, scene
         first = date.fromisoformat(scene.today)
-        days = [(first + timedelta(days=one)).isoformat() for one in rng.sample(range(*_LAST_DAYS), _DAYS)]
+        days = [(first + timedelta(days=day)).isoformat() for day in rng.sample(range(*_LAST_DAYS), _DAYS)]
         self._possible = [*product(scene.places, scene.insurers, days)]
-        self._places = tuple(f"Organization/{one.id}" for one in scene.places)
-        self._at_start = {one: records_of(one, scene.records) for one in self._places}
+        self._places = tuple(f"Organization/{place.id}" for place in scene.places)
+        self._at_start = {place: records_of(place, scene.records) for place in self._places}
         self._now = {place: dict(records) for place, records in self._at_start.items()}
         self.requests: list[InsurerRequest] = []
         self.related = False
@@ -192,13 +196,17 @@ class _RequestSampler:
                 qualifying=self._places,
             )
             for place, insurer, day in rng.sample(self._possible, len(self._possible))
-            if not any((place.name, insurer.name) == (one.ask.place, one.ask.insurer) for one in self.requests)
+            if not any(
+                (place.name, insurer.name) == (request.ask.place, request.ask.insurer) for request in self.requests
+            )
         ]
-        used = [one.place for one in self.requests if outcome == DONE]
-        related = (one for one in left if one.place in used and self._depends(one) and self._fits(one))
+        used = [request.place for request in self.requests if outcome == DONE]
+        related = (
+            request for request in left if request.place in used and self._depends(request) and self._fits(request)
+        )
         chosen = next(related, None)
         self.related = self.related or chosen is not None
-        chosen = chosen or next((one for one in left if self._fits(one)), None)
+        chosen = chosen or next((request for request in left if self._fits(request)), None)
         if chosen is None:
             return False
         self.requests.append(chosen)
@@ -226,8 +234,8 @@ class _RequestSampler:
             return not right.contracts and len(self._ending(request, "contract").changes) >= fewest
         if not right.contracts or not right.tasks or not fewest <= len(right.changes) + len(right.tasks) <= most:
             return False
-        flawed = (self._ending(request, one) for one in FLAWS)
-        wrong = (one for one in flawed if (one.changes, one.tasks) != (right.changes, right.tasks))
+        flawed = (self._ending(request, flaw) for flaw in FLAWS)
+        wrong = (ending for ending in flawed if (ending.changes, ending.tasks) != (right.changes, right.tasks))
         return sum(1 for _ in islice(wrong, self._scene.decisive)) == self._scene.decisive
 
     def _apply(self, request: InsurerRequest) -> None:

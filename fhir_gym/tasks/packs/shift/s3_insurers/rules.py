@@ -78,8 +78,8 @@ class Ending:
         self._place, self._insurer, self._day, self._base, self._flaw = place, insurer, last_day, base_url, flaw
         self._next = (date.fromisoformat(last_day) + timedelta(days=1)).isoformat()
         self._of: dict[str, list[Resource]] = {}
-        for one in records:
-            self._of.setdefault(str(one.get("resourceType")), []).append(one)
+        for record in records:
+            self._of.setdefault(str(record.get("resourceType")), []).append(record)
 
     def target(self, value: Json) -> str:
         """Return what a Reference points to; empty for another value."""
@@ -88,69 +88,73 @@ class Ending:
     def _all(self, resource_type: str) -> list[Resource]:
         return self._of.get(resource_type, [])
 
-    def is_contract(self, one: Resource) -> bool:
+    def is_contract(self, resource: Resource) -> bool:
         """Whether a record is a contract of the insurer with the place, in force or not."""
         return (
-            one.get("resourceType") == "OrganizationAffiliation"
-            and self.target(one.get("organization")) == self._insurer
-            and self.target(one.get("participatingOrganization")) == self._place
+            resource.get("resourceType") == "OrganizationAffiliation"
+            and self.target(resource.get("organization")) == self._insurer
+            and self.target(resource.get("participatingOrganization")) == self._place
         )
 
     @cached_property
     def patients(self) -> frozenset[str]:
         """The patients of the place."""
         return frozenset(
-            name_of(one) for one in self._all("Patient") if self.target(one.get("managingOrganization")) == self._place
+            name_of(patient)
+            for patient in self._all("Patient")
+            if self.target(patient.get("managingOrganization")) == self._place
         )
 
-    def is_coverage(self, one: Resource) -> bool:
+    def is_coverage(self, resource: Resource) -> bool:
         """Whether a record is a coverage of a patient of the place by the insurer, in force or not."""
         return (
-            one.get("resourceType") == "Coverage"
-            and self._insurer in map(self.target, items(one.get("payor")))
-            and self.target(one.get("beneficiary")) in self.patients
+            resource.get("resourceType") == "Coverage"
+            and self._insurer in map(self.target, items(resource.get("payor")))
+            and self.target(resource.get("beneficiary")) in self.patients
         )
 
     @cached_property
     def contracts(self) -> list[Resource]:
         """The contracts that go on after the last day."""
         return [
-            one
-            for one in self._all("OrganizationAffiliation")
-            if self.is_contract(one) and one.get("active") is True and _goes_on(one, self._day)
+            resource
+            for resource in self._all("OrganizationAffiliation")
+            if self.is_contract(resource) and resource.get("active") is True and _goes_on(resource, self._day)
         ]
 
     @cached_property
     def _coverages(self) -> dict[str, Resource]:
         """The coverages that change, as they become."""
-        found: dict[str, Resource] = {}
-        for one in self._all("Coverage"):
-            if not self.is_coverage(one) or (one.get("status") != "active" and self._flaw != "coverage status"):
+        coverages: dict[str, Resource] = {}
+        for coverage in self._all("Coverage"):
+            if not self.is_coverage(coverage) or (
+                coverage.get("status") != "active" and self._flaw != "coverage status"
+            ):
                 continue
-            start, end = _bounds(one)
+            start, end = _bounds(coverage)
             if start > self._day and self._flaw != "later coverages":
-                found[name_of(one)] = {**one, "status": "cancelled"}
+                coverages[name_of(coverage)] = {**coverage, "status": "cancelled"}
             elif not end or end > self._day or self._flaw == "ended coverages":
-                found[name_of(one)] = _ended(one, self._day)
-        return found
+                coverages[name_of(coverage)] = _ended(coverage, self._day)
+        return coverages
 
     @cached_property
     def uninsured(self) -> list[str]:
         """The affected patients who are not insured after the last day."""
-        affected = dict.fromkeys(self.target(one.get("beneficiary")) for one in self._coverages.values())
+        affected = dict.fromkeys(self.target(coverage.get("beneficiary")) for coverage in self._coverages.values())
         if self._flaw == "other coverage":
             return [*affected]
-        after = [self._coverages.get(name_of(one), one) for one in self._all("Coverage")]
-        insured = {self.target(one.get("beneficiary")) for one in after if self._insures(one)}
-        return [one for one in affected if one not in insured]
+        after = [self._coverages.get(name_of(coverage), coverage) for coverage in self._all("Coverage")]
+        insured = {self.target(resource.get("beneficiary")) for resource in after if self._insures(resource)}
+        return [patient for patient in affected if patient not in insured]
 
     def _insures(self, coverage: Resource) -> bool:
         """Whether a coverage insures its beneficiary on the day after the last day."""
-        payors = [self.target(one) for one in items(coverage.get("payor"))]
+        payors = [self.target(payor) for payor in items(coverage.get("payor"))]
         start, end = _bounds(coverage)
         return (
             (coverage.get("status") == "active" or self._flaw == "status of other coverage")
-            and (self._flaw == "self-pay" or any(one.startswith("Organization/") for one in payors))
+            and (self._flaw == "self-pay" or any(payor.startswith("Organization/") for payor in payors))
             and start <= self._next
             and (not end or end >= self._next)
         )
@@ -160,17 +164,17 @@ class Ending:
         """The contracts, coverages and accounts that change, as they become, by reference."""
         if not self.contracts and self._flaw != "contract":
             return {}
-        contracts = {name_of(one): _ended(one, self._day) for one in self.contracts}
+        contracts = {name_of(contract): _ended(contract, self._day) for contract in self.contracts}
         accounts = {
-            name_of(one): {**one, "status": "on-hold"}
-            for one in self._all("Account")
-            if (one.get("status") == "active" or self._flaw == "account status") and self._is_held(one)
+            name_of(account): {**account, "status": "on-hold"}
+            for account in self._all("Account")
+            if (account.get("status") == "active" or self._flaw == "account status") and self._is_held(account)
         }
         return contracts | self._coverages | accounts
 
     def _is_held(self, account: Resource) -> bool:
-        subjects = {self.target(one) for one in items(account.get("subject"))}
-        listed = {self.target(one.get("coverage")) for one in elements(account.get("coverage"))}
+        subjects = {self.target(subject) for subject in items(account.get("subject"))}
+        listed = {self.target(coverage.get("coverage")) for coverage in elements(account.get("coverage"))}
         of_request = self._flaw == "coverages of accounts" or bool(listed & self._coverages.keys())
         return not subjects.isdisjoint(self.uninsured) and of_request
 
@@ -179,44 +183,46 @@ class Ending:
         """The patients for whom a task is needed, with the appointments that the tasks are about."""
         if not self.contracts and self._flaw != "contract":
             return {}
-        found: dict[str, str] = {}
-        waiting = {self.target(one.get("for")) for one in self._all("Task") if is_check(one)}
-        for one in self.uninsured:
+        tasks: dict[str, str] = {}
+        waiting = {self.target(task.get("for")) for task in self._all("Task") if is_check(task)}
+        for patient in self.uninsured:
             visits = [
                 (str(visit.get("start")), name_of(visit))
                 for visit in self._all("Appointment")
-                if one in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
+                if patient in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
                 and (visit.get("status") in ("booked", "pending") or self._flaw == "appointment status")
                 and (str(visit.get("start"))[:10] > self._day or self._flaw == "appointment days")
             ]
-            if visits and (one not in waiting or self._flaw == "open tasks"):
-                found[one] = min(visits)[1]
-        return found
+            if visits and (patient not in waiting or self._flaw == "open tasks"):
+                tasks[patient] = min(visits)[1]
+        return tasks
 
 
 def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
     """Return the contracts of a place, its patients and their records, by reference."""
-    patients = {name_of(one) for one in records if target_of(one.get("managingOrganization")) == place}
+    patients = {name_of(record) for record in records if target_of(record.get("managingOrganization")) == place}
     return {
-        name_of(one): one
-        for one in records
-        if name_of(one) in patients
-        or target_of(one.get("participatingOrganization")) == place
-        or not patients.isdisjoint(_about(one))
+        name_of(record): record
+        for record in records
+        if name_of(record) in patients
+        or target_of(record.get("participatingOrganization")) == place
+        or not patients.isdisjoint(_about(record))
     }
 
 
 def _about(record: Resource) -> Iterator[str]:
     """Yield the references by which a record may be about a patient."""
     values = [*items(record.get("subject")), record.get("beneficiary"), record.get("for")]
-    yield from map(target_of, (*values, *(one.get("actor") for one in elements(record.get("participant")))))
+    yield from map(
+        target_of, (*values, *(participant.get("actor") for participant in elements(record.get("participant"))))
+    )
 
 
 def missing_contract(request: InsurerRequest, scene: InsurerScene) -> Resource:
     """Return a contract that would have to end."""
     day = request.ask.last_day
-    contracts = [one for one in scene.records if one["resourceType"] == "OrganizationAffiliation"]
-    valid = [one for one in contracts if one["active"] and _goes_on(one, day)]
+    contracts = [record for record in scene.records if record["resourceType"] == "OrganizationAffiliation"]
+    valid = [contract for contract in contracts if contract["active"] and _goes_on(contract, day)]
     model = seeded_random("contract", request.ask).choice(valid or contracts)
     return {
         **model,
@@ -274,17 +280,17 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
         for request in requests:
             here = records_of(request.place, scene.records)
             ending = self._ending(request, here.values())
-            coverages = {name: one for name, one in here.items() if ending.is_coverage(one)}
+            coverages = {name: record for name, record in here.items() if ending.is_coverage(record)}
             self.at_start |= here
-            self._own.append({*coverages, *(name for name, one in here.items() if ending.is_contract(one))})
-            self._patients.append({target_of(one.get("beneficiary")) for one in coverages.values()})
+            self._own.append({*coverages, *(name for name, record in here.items() if ending.is_contract(record))})
+            self._patients.append({target_of(coverage.get("beneficiary")) for coverage in coverages.values()})
 
     @override
     def judge_one(self, number: int) -> Judgement:
         possible = [[*self._verdicts(number, ending)] for ending in self._endings[number]]
         # Of two that fit the agent's changes equally well, the one with more records leaves no change unexplained.
         verdicts = min(
-            possible, key=lambda verdicts: (sum(one.problem is not None for one in verdicts), -len(verdicts))
+            possible, key=lambda verdicts: (sum(verdict.problem is not None for verdict in verdicts), -len(verdicts))
         )
         created = {task for task, patient in self._new_tasks.items() if patient in self._patients[number]}
         claimed = frozenset({verdict.record for verdict in verdicts} | created)
@@ -293,7 +299,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
     def _looked(self, request: InsurerRequest) -> bool:
         """Whether the agent has looked for the contract."""
         ending = self._ending(request, self.scene.records)
-        contracts = [name for name, one in self.at_start.items() if ending.is_contract(one)]
+        contracts = [name for name, resource in self.at_start.items() if ending.is_contract(resource)]
         shown = bool(self.log.lookups_of(missing_contract(request, self.scene)))
         return shown or bool(contracts and self.log.has_seen(contracts))
 
@@ -312,25 +318,27 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
     @cached_property
     def _endings(self) -> list[list[Ending]]:
         """For each request, what ends by the records that the agent met, and by those that earlier requests leave."""
-        found: list[list[Ending]] = []
+        endings: list[list[Ending]] = []
         for number, request in enumerate(self.requests):
-            states = [self._planned(number, found)]
-            mine = (one.number for one in self.log.writes_of_agent if one.record in self._own[number])
+            states = [self._planned(number, endings)]
+            mine = (write.number for write in self.log.writes_of_agent if write.record in self._own[number])
             first = min(mine, default=None)
             if first is not None:
-                tasks = [self.log.before(one, first) for one in self._new_tasks]
-                states.insert(0, [*(self.before(one, first) for one in self.at_start), *tasks])
-            found.append([self._ending(request, [one for one in state if one is not None]) for state in states])
-        return found
+                tasks = [self.log.before(new_task, first) for new_task in self._new_tasks]
+                states.insert(0, [*(self.before(record, first) for record in self.at_start), *tasks])
+            endings.append(
+                [self._ending(request, [resource for resource in state if resource is not None]) for state in states]
+            )
+        return endings
 
     def _planned(self, number: int, endings: Sequence[Sequence[Ending]]) -> list[Resource | None]:
         """Return the records after the requests with earlier letters, as the agent has left them."""
-        earlier = [one for possible in endings[:number] for one in possible]
-        left = set[str]().union(*self._own[:number], *(one.changes for one in earlier))
-        waiting = {patient for one in earlier for patient in one.tasks}
-        tasks = [one for one, patient in self._new_tasks.items() if patient in waiting]
+        earlier = [ending for possible in endings[:number] for ending in possible]
+        left = set[str]().union(*self._own[:number], *(ending.changes for ending in earlier))
+        waiting = {patient for ending in earlier for patient in ending.tasks}
+        tasks = [task for task, patient in self._new_tasks.items() if patient in waiting]
         return [
-            *(self.at_end(name) if name in left else one for name, one in self.at_start.items()),
+            *(self.at_end(name) if name in left else resource for name, resource in self.at_start.items()),
             *map(self.log.at_end, tasks),
         ]
 
@@ -342,8 +350,8 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
             yield self.updated(record, expected, before)
         for patient, visit in ending.tasks.items():
             yield from self._tasks_for(patient, visit)
-        others = [one for place, possible in enumerate(self._endings) if place != number for one in possible]
-        due = {record for one in others for record in one.changes} | ending.changes.keys()
+        others = [other for place, possible in enumerate(self._endings) if place != number for other in possible]
+        due = {record for other in others for record in other.changes} | ending.changes.keys()
         for record in self.at_start:
             if (
                 record in self.log.touched
@@ -352,7 +360,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
                 and self._changed(record)
             ):
                 yield RecordVerdict(record, "changed", harmed=True, due=False)
-        waiting = {patient for one in others for patient in one.tasks} | ending.tasks.keys()
+        waiting = {patient for other in others for patient in other.tasks} | ending.tasks.keys()
         for task, patient in self._new_tasks.items():
             mine = self._first_of({patient}) == number
             if patient not in waiting and mine and self.log.at_end(task) is not None:
@@ -360,16 +368,18 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
 
     def _tasks_for(self, patient: str, visit: str) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the tasks for a patient; one is needed."""
-        made = [one for one, about in self._new_tasks.items() if about == patient and self.log.at_end(one)]
-        problems = {one: [*self._wrong_elements(self.log.at_end(one) or {}, visit)] for one in made}
-        best = min(made, key=lambda one: len(problems[one]), default=None)
+        tasks_of_patient = [
+            task for task, about in self._new_tasks.items() if about == patient and self.log.at_end(task)
+        ]
+        problems = {task: [*self._wrong_elements(self.log.at_end(task) or {}, visit)] for task in tasks_of_patient}
+        best = min(tasks_of_patient, key=lambda task: len(problems[task]), default=None)
         if best is None:
             yield RecordVerdict(f"Task for {patient}", "missing")
         else:
             yield RecordVerdict(best, problems[best] or None, harmed=bool(problems[best]))
-        for one in made:
-            if one != best:
-                yield RecordVerdict(one, "not needed", harmed=True, due=False)
+        for task in tasks_of_patient:
+            if task != best:
+                yield RecordVerdict(task, "not needed", harmed=True, due=False)
 
     def _wrong_elements(self, task: Resource, visit: str) -> Iterator[Json]:
         """Yield what is wrong with a new task for the right patient."""
@@ -386,7 +396,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
         """Whether a request is the first that may change a record."""
         if not record.startswith("Account/"):
             return record in self._own[number]
-        subjects = {target_of(one) for one in self.at_start[record].get("subject", [])}
+        subjects = {target_of(subject) for subject in self.at_start[record].get("subject", [])}
         return self._first_of(subjects) == number
 
     def _first_of(self, patients: set[str]) -> int | None:
@@ -395,7 +405,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
 
     def _untouched(self, record: str) -> Resource:
         """Return a record as it was before the agent's first write to it."""
-        first = next((one for one in self.log.writes_of_agent if one.record == record), None)
+        first = next((write for write in self.log.writes_of_agent if write.record == record), None)
         return (first.before if first else self.at_end(record)) or {}
 
     def _changed(self, record: str) -> bool:

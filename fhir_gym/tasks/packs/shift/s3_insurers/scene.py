@@ -110,18 +110,18 @@ class InsurerSceneSampler:
         family = draw_family(rng, self._world, self._today, (4, 3))
         named = rng.sample([*family.people((*family.adults, *family.children))], patients)
         people = [
-            person_called(rng, self._ids.new("Patient"), one.given, one.family, family.gender, one.birth_date)
-            for one in named
+            person_called(rng, self._ids.new("Patient"), name.given, name.family, family.gender, name.birth_date)
+            for name in named
         ]
         records = [*self._contracts(place)]
-        for one in people:
-            records.append({**patient_resource(one), "managingOrganization": reference("Organization", place.id)})
-            subscriber = one.id if rng.random() < 0.75 else rng.choice(people).id
-            coverages = [self._coverage(one.id, subscriber) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
+        for person in people:
+            records.append({**patient_resource(person), "managingOrganization": reference("Organization", place.id)})
+            subscriber = person.id if rng.random() < 0.75 else rng.choice(people).id
+            coverages = [self._coverage(person.id, subscriber) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
             records += coverages
-            records += [self._appointment(one.id) for _ in range(rng.choice((0, 1, 2, 2)))]
-            records += [self._account(one.id, coverages) for _ in range(rng.choice((0, 1, 1, 2)))]
-            records += [self._task(one.id) for _ in range(rng.choice((0, 0, 1)))]
+            records += [self._appointment(person.id) for _ in range(rng.choice((0, 1, 2, 2)))]
+            records += [self._account(person.id, coverages) for _ in range(rng.choice((0, 1, 1, 2)))]
+            records += [self._task(person.id) for _ in range(rng.choice((0, 0, 1)))]
         return records
 
     def _contracts(self, place: Organization) -> Iterator[Resource]:
@@ -149,7 +149,7 @@ class InsurerSceneSampler:
             self._today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900)),
             self._today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500)),
         )
-        made = insurance_resource(
+        coverage = insurance_resource(
             id=self._ids.new("Coverage"),
             patient=patient,
             subscriber=subscriber,
@@ -160,16 +160,16 @@ class InsurerSceneSampler:
             end="" if rng.random() < 0.4 else end,
         )
         if rng.random() < 0.85:
-            return made
+            return coverage
         kind = {"coding": [{"system": _SELF_PAY, "code": "pay", "display": "PAY"}]}
-        head = {name: made[name] for name in ("resourceType", "id", "status")}
-        return {**head, "type": kind, **made, "payor": [reference("Patient", patient)]}
+        head = {name: coverage[name] for name in ("resourceType", "id", "status")}
+        return {**head, "type": kind, **coverage, "payor": [reference("Patient", patient)]}
 
     def _account(self, patient: str, coverages: Sequence[Resource]) -> Resource:
         rng = self._rng
         listed: list[Json] = [
-            {"coverage": reference("Coverage", one["id"]), "priority": number}
-            for number, one in enumerate(rng.sample(coverages, rng.randint(1, min(2, len(coverages)))), 1)
+            {"coverage": reference("Coverage", coverage["id"]), "priority": number}
+            for number, coverage in enumerate(rng.sample(coverages, rng.randint(1, min(2, len(coverages)))), 1)
         ]
         return {
             "resourceType": "Account",
@@ -192,7 +192,7 @@ class InsurerSceneSampler:
             "status": rng.choice(_PAST if past else _COMING),
             "start": instant(start),
             "end": instant(start + timedelta(minutes=30)),
-            "participant": [{"actor": one, "status": "accepted"} for one in actors],
+            "participant": [{"actor": actor, "status": "accepted"} for actor in actors],
         }
 
     def _task(self, patient: str) -> Resource:
@@ -211,7 +211,7 @@ class InsurerSceneSampler:
 def insured_resources(scene: InsurerScene) -> list[Resource]:
     """Return the resources of a scene."""
     return [
-        *(organization_resource(one.id, one.name, "prov", "Healthcare Provider") for one in scene.places),
-        *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
-        *({**one} for one in (*scene.practitioners, *scene.records)),
+        *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in scene.places),
+        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
+        *({**practitioner} for practitioner in (*scene.practitioners, *scene.records)),
     ]

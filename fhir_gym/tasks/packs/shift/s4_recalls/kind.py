@@ -103,8 +103,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
 
     @override
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE, *(NOTHING_TO_DO if rng.random() < _NOTHING else DONE for _ in range(count - 1))]
-        return rng.sample(found, count)
+        outcomes = [DONE, *(NOTHING_TO_DO if rng.random() < _NOTHING else DONE for _ in range(count - 1))]
+        return rng.sample(outcomes, count)
 
     @override
     def choose(
@@ -128,27 +128,31 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         return {
             "place": rules.place,
             "laboratory": rules.laboratory,
-            "conditions": ", ".join(f"{one} {CONDITIONS[one].code}" for one in rules.conditions),
-            "tests": "\n".join(_about(one, rules) for one in rules.limits),
+            "conditions": ", ".join(f"{condition} {CONDITIONS[condition].code}" for condition in rules.conditions),
+            "tests": "\n".join(_about(limit, rules) for limit in rules.limits),
             "order_days": str(rules.order_days),
             "visit_days": str(rules.visit_days),
             "all": rules.model_dump_json(),
         }
 
     @override
-    def solve(self, ask: RecallContent, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
-        rules = RecallRules.model_validate_json(given["all"])
+    def solve(
+        self, ask: RecallContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
+    ) -> Solution:
+        rules = RecallRules.model_validate_json(rule_values["all"])
         for name in (rules.place, rules.laboratory):
-            if name not in known:
-                found = yield from search_all("/Organization", {"name": name})
-                known[name] = next(one["id"] for one in found if one["name"] == name)
-        place = known[rules.place]
-        desk = RecallDesk(rules, place, known[rules.laboratory], instant(now))
+            if name not in looked_up:
+                organizations = yield from search_all("/Organization", {"name": name})
+                looked_up[name] = next(
+                    organization["id"] for organization in organizations if organization["name"] == name
+                )
+        place = looked_up[rules.place]
+        desk = RecallDesk(rules, place, looked_up[rules.laboratory], instant(now))
         here = {"organization": f"Organization/{place}", "active": "true", "_count": "200"}
         people = yield from search_all("/Patient", here)
         with_it = yield from _of(people, "Condition", code=CONDITIONS[ask.condition].token)
         charts = charts_of(people, with_it).values()
-        people = [one.patient for one in charts if desk.read(ask.test, one).facts().has_condition(ask)]
+        people = [chart.patient for chart in charts if desk.read(ask.test, chart).facts().has_condition(ask)]
         records = [*with_it]
         if people:
             codes = ",".join(TESTS[ask.test].codes)
@@ -170,7 +174,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
 
 
 def _of(people: Sequence[Resource], resource_type: str, **more: str) -> Found:
-    patients = ",".join(f"Patient/{one['id']}" for one in people)
+    patients = ",".join(f"Patient/{person['id']}" for person in people)
     return (yield from search_all(f"/{resource_type}", {"patient": patients, **more, "_count": "200"}))
 
 
@@ -178,7 +182,7 @@ def _about(name: str, rules: RecallRules) -> str:
     """Describe a test for prompts."""
     test = TESTS[name]
     limits = " or ".join(
-        f"{rules.limit_text(name, one.code)} {one.unit} ({one.code})" for one in (test.main, test.other)
+        f"{rules.limit_text(name, analyte.code)} {analyte.unit} ({analyte.code})" for analyte in (test.main, test.other)
     )
     return (
         f"  - {name}: {test.main.code} in {test.main.unit} and {test.other.code} in {test.other.unit}; limit {limits}"
@@ -206,7 +210,7 @@ class _RequestSampler:
     def choose(self, outcomes: Sequence[str]) -> bool:
         """Choose sweeps with these outcomes, of which one influences a later one; return whether that succeeds."""
         self.found, self._ordered, self._influenced = [], set(), outcomes.count(DONE) == 1
-        return all(self._add(one) for one in outcomes) and self._influenced
+        return all(self._add(outcome) for outcome in outcomes) and self._influenced
 
     def _add(self, outcome: str) -> bool:
         """Choose a sweep with an outcome; return whether there is one."""
@@ -222,7 +226,7 @@ class _RequestSampler:
 
     def _asks(self) -> list[RecallContent]:
         """Return what may be asked, in random order."""
-        rules, used = self._scene.rules, [(one.ask.condition, one.ask.test) for one in self.found]
+        rules, used = self._scene.rules, [(request.ask.condition, request.ask.test) for request in self.found]
         asks = [
             RecallContent(condition=condition, test=test, since=(self._today - timedelta(days=ago)).isoformat())
             for condition, test in product(rules.conditions, rules.limits)
@@ -235,9 +239,9 @@ class _RequestSampler:
     def _facts_for(self, test: str, ignoring: str) -> dict[str, Facts]:
         """Return the facts about all patients for an agent that ignores one of the rules."""
         if test not in self._read:
-            self._read[test] = {name: self._desk.read(test, one) for name, one in self._scene.charts.items()}
-            self._facts[test, ""] = {name: one.facts() for name, one in self._read[test].items()}
-            self._rules[test] = {name: one.deciding_rules for name, one in self._read[test].items()}
+            self._read[test] = {name: self._desk.read(test, chart) for name, chart in self._scene.charts.items()}
+            self._facts[test, ""] = {name: reading.facts() for name, reading in self._read[test].items()}
+            self._rules[test] = {name: reading.deciding_rules for name, reading in self._read[test].items()}
         if (test, ignoring) not in self._facts:
             changed = [name for name, rules in self._rules[test].items() if ignoring in rules]
             facts = {name: self._read[test][name].facts(ignoring) for name in changed}
@@ -247,13 +251,13 @@ class _RequestSampler:
     def _recalled(self, ask: RecallContent, ignoring: str = "") -> dict[str, bool]:
         """Return the patients to recall if there are no earlier sweeps, and whether it is urgent."""
         facts = self._facts_for(ask.test, ignoring)
-        return {name: one.urgent for name, one in facts.items() if one.needs_recall(ask)}
+        return {name: fact.urgent for name, fact in facts.items() if fact.needs_recall(ask)}
 
     def _qualifies(self, ask: RecallContent, outcome: str, needed: Mapping[str, bool]) -> bool:
         """Whether a sweep has an outcome, and enough of the rules make a difference."""
         scene, alone = self._scene, self._recalled(ask)
         if outcome == NOTHING_TO_DO:
-            holders = sum(one.has_condition(ask) for one in self._facts_for(ask.test, "").values())
+            holders = sum(fact.has_condition(ask) for fact in self._facts_for(ask.test, "").values())
             would_count = conditions_that_would_count(ask, self._desk, scene)
             return not needed and holders >= _HOLDERS and any(True for _ in would_count)
         if not scene.fewest <= len(needed) <= scene.most:

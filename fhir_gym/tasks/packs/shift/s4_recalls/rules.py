@@ -238,12 +238,12 @@ class RecallDesk:
     def _result(self, test: str, result: Resource) -> Entry:
         performers, quantity = result.get("performer"), result.get("valueQuantity")
         listed = performers if isinstance(performers, list) else []
-        code = next((one for one in TESTS[test].codes if _has_code(result, (one,))), "")
+        code = next((code for code in TESTS[test].codes if _has_code(result, (code,))), "")
         value = quantity.get("value") if isinstance(quantity, dict) else None
         rules = {
             "similar test": bool(code),
             "result status": result.get("status") in VALID,
-            "laboratory": any(same_reference(one, self._laboratory, self._base_url) for one in listed),
+            "laboratory": any(same_reference(performer, self._laboratory, self._base_url) for performer in listed),
             "value": "valueQuantity" in result,
         }
         above = bool(code) and isinstance(value, int | float) and value > self._rules.limit(test, code)
@@ -269,16 +269,18 @@ def _condition(condition: Resource) -> Entry:
 
 def _consent(consent: Resource) -> Entry:
     provision = consent.get("provision")
-    known = provision if isinstance(provision, dict) else {}
-    purposes = known.get("purpose")
-    listed = [one.get("code") for one in purposes if isinstance(one, dict)] if isinstance(purposes, list) else []
+    terms = provision if isinstance(provision, dict) else {}
+    purposes = terms.get("purpose")
+    listed = (
+        [purpose.get("code") for purpose in purposes if isinstance(purpose, dict)] if isinstance(purposes, list) else []
+    )
     rules = {"consent status": consent.get("status") == "active", "purpose": CARE in listed}
-    moment, denies = moment_of(consent.get("dateTime")), known.get("type") == "deny"
+    moment, denies = moment_of(consent.get("dateTime")), terms.get("type") == "deny"
     return Entry(name_of(consent), broken(rules), moment=moment, flag=denies)
 
 
 def _has_code(record: Resource, codes: Sequence[str]) -> bool:
-    return any(one.get("system") == LOINC and one.get("code") in codes for one in codings(record.get("code")))
+    return any(coding.get("system") == LOINC and coding.get("code") in codes for coding in codings(record.get("code")))
 
 
 def _confusable_codes(test: str) -> tuple[str, ...]:
@@ -334,7 +336,9 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         log, end, ask = self.log, len(self.log.writes), self.requests[number].ask
         mine = self._claimed[number].get(patient, [])
         others = [order for order, whose in self._new.items() if whose == patient and order not in mine]
-        earlier = [one for one in others if any(one in claimed.get(patient, ()) for claimed in self._claimed[:number])]
+        earlier = [
+            order for order in others if any(order in claimed.get(patient, ()) for claimed in self._claimed[:number])
+        ]
         moments = [(end, earlier), (end, others), (0, earlier)]
         if mine:
             moments = [(min(write.number for write in log.writes if write.record in mine), others), (end, others)]

@@ -92,9 +92,9 @@ class RecallRules(Params):
 
     def limit_text(self, test: str, code: str) -> str:
         """Return the limit of a test in the unit of a LOINC code of this test, as a text."""
-        found = TESTS[test]
+        limits = TESTS[test]
         limit = self.limits[test]
-        return limit if code == found.main.code else reported_value(found, found.other, float(limit))
+        return limit if code == limits.main.code else reported_value(limits, limits.other, float(limit))
 
 
 class RecallScene(Params):
@@ -167,20 +167,20 @@ class RecallSceneSampler:
             place=names[0],
             laboratory=names[2],
             conditions=tuple(sorted(conditions)),
-            limits={one: rng.choice(TESTS[one].limits) for one in sorted(chosen)},
+            limits={test: rng.choice(TESTS[test].limits) for test in sorted(chosen)},
             order_days=rng.choice((60, 90, 120)),
             visit_days=rng.choice((14, 21, 28)),
         )
         people = [self._patient() for _ in range(patients)]
         records = [
             record
-            for one in people
+            for person in people
             for record in (
-                *self._conditions(one["id"], conditions),
-                *(found for test in chosen for found in self._results(one["id"], test, rng.choice(results))),
-                *self._orders(one["id"], chosen, rules.order_days),
-                *self._visits(one["id"], rules.visit_days),
-                *self._consents(one["id"]),
+                *self._conditions(person["id"], conditions),
+                *(result for test in chosen for result in self._results(person["id"], test, rng.choice(results))),
+                *self._orders(person["id"], chosen, rules.order_days),
+                *self._visits(person["id"], rules.visit_days),
+                *self._consents(person["id"]),
             )
         ]
         return RecallScene(
@@ -213,15 +213,15 @@ class RecallSceneSampler:
 
     def _patient(self) -> Resource:
         rng = self._rng
-        made = patient_resource(new_person(rng, self._world, self._ids.new("Patient")))
-        address = made.pop("address")
+        patient = patient_resource(new_person(rng, self._world, self._ids.new("Patient")))
+        address = patient.pop("address")
         deceased: Resource = {}
         if rng.random() < 0.2:
             deceased = rng.choice(
                 ({"deceasedBoolean": False}, {"deceasedBoolean": True}, {"deceasedDateTime": self._ago(3, 60)[:10]})
             )
         return {
-            **made,
+            **patient,
             "active": rng.random() < 0.93,
             **deceased,
             "address": address,
@@ -247,7 +247,7 @@ class RecallSceneSampler:
         for ago in sorted(rng.sample(range(5, _OLDEST_DAYS), count), reverse=True):
             taken = at(today - timedelta(days=ago), rng.randrange(6, 18), rng.randrange(60))
             analyte = rng.choice((*(test.main,) * 4, *(test.other,) * 3, test.similar))
-            made = reported_resource(
+            observation = reported_resource(
                 LabResult(
                     id=self._ids.new("Observation"),
                     patient=patient,
@@ -258,11 +258,11 @@ class RecallSceneSampler:
                     value=reported_value(test, analyte, rng.uniform(test.low, test.high)),
                 )
             )
-            value = made.pop("valueQuantity")
+            value = observation.pop("valueQuantity")
             laboratory = rng.choice((*self._laboratories[:1] * 6, self._laboratories[1]))
-            made["performer"] = [reference("Organization", laboratory)]
-            made |= {"dataAbsentReason": _UNKNOWN} if rng.random() < 0.14 else {"valueQuantity": value}
-            yield made
+            observation["performer"] = [reference("Organization", laboratory)]
+            observation |= {"dataAbsentReason": _UNKNOWN} if rng.random() < 0.14 else {"valueQuantity": value}
+            yield observation
 
     def _orders(self, patient: str, names: Sequence[str], days: int) -> Iterator[Resource]:
         """Draw orders of tests; some are for a similar test."""
@@ -303,12 +303,12 @@ class RecallSceneSampler:
         for ago in rng.sample(range(5, _OLDEST_DAYS), rng.choice((0, 0, 0, 0, 1, 2, 3, 3))):
             purpose = rng.choice((CARE, CARE, CARE, *_PURPOSES))
             id, status = self._ids.new("Consent"), rng.choice(_CONSENT)
-            given = instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60)))
+            given_on = instant(at(today - timedelta(days=ago), rng.randrange(8, 17), rng.randrange(60)))
             provision = {
                 "type": rng.choice(("deny", "deny", "permit")),
                 "purpose": [{"system": _ACT_REASON, "code": purpose, "display": _PURPOSES[purpose]}],
             }
-            yield consent_resource(id, patient, given, provision, status)
+            yield consent_resource(id, patient, given_on, provision, status)
 
 
 _UNKNOWN: Resource = {

@@ -37,7 +37,7 @@ class Wishes:
         """Parse sentences such as "It has to be in the morning. Not before 2023-11-16."."""
         values: dict[str, str] = {}
         for sentence in filter(None, re.split(r"\.\s*", text.strip())):
-            values |= next(found.groupdict() for wish in _WISHES if (found := re.fullmatch(wish, sentence)))
+            values |= next(match.groupdict() for wish in _WISHES if (match := re.fullmatch(wish, sentence)))
         return cls(**values)
 
     def meet(self, slot: Record, practitioner: Record) -> bool:
@@ -63,8 +63,8 @@ def length(record: Record) -> float:
     return minutes(instant(record["start"]), instant(record["end"]))
 
 
-def overlap(one: Record, other: Record) -> bool:
-    return instant(one["start"]) < instant(other["end"]) and instant(other["start"]) < instant(one["end"])
+def overlap(resource: Record, other: Record) -> bool:
+    return instant(resource["start"]) < instant(other["end"]) and instant(other["start"]) < instant(resource["end"])
 
 
 def takes_part(appointment: Record, person: Record) -> bool:

@@ -49,18 +49,18 @@ class Prompt:
 
 def find(pattern: str, text: str) -> str:
     """Return the first group of a pattern that a text must contain; an empty text if the group did not match."""
-    found = re.search(pattern, text, re.M)
-    if found is None:
+    match = re.search(pattern, text, re.M)
+    if match is None:
         raise ValueError(f"{pattern!r} is not in the text")
-    return found[1] or ""
+    return match[1] or ""
 
 
 def first_match(patterns: Iterable[tuple[str, str]], text: str) -> tuple[str, dict[str, str]]:
     """Return the name of the first pattern that matches the whole text, and the named groups."""
     for name, pattern in patterns:
-        found = re.fullmatch(pattern, text)
-        if found:
-            return name, found.groupdict()
+        match = re.fullmatch(pattern, text)
+        if match:
+            return name, match.groupdict()
     raise ValueError(f"not understood: {text!r}")
 
 

@@ -60,8 +60,8 @@ class Item:
 
     def _number(self, pattern: str) -> Decimal:
         """Return a number of the rule; infinity without one."""
-        found = re.search(pattern.replace("#", r"([\d.]+)"), self.rule)
-        return Decimal(found[1] if found else "inf")
+        match = re.search(pattern.replace("#", r"([\d.]+)"), self.rule)
+        return Decimal(match[1] if match else "inf")
 
     @property
     def needs_creatinine(self) -> bool:

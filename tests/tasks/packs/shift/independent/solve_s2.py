@@ -105,9 +105,13 @@ def _groups(patients: list[Record]) -> list[list[Record]]:
             reference = leader[reference]
         return reference
 
-    for one, other in combinations(patients, 2):
-        if one["birthDate"] == other["birthDate"] and _names(one) & _names(other) and _numbers(one) & _numbers(other):
-            leader[find(ref(one))] = find(ref(other))
+    for patient, other in combinations(patients, 2):
+        if (
+            patient["birthDate"] == other["birthDate"]
+            and _names(patient) & _names(other)
+            and _numbers(patient) & _numbers(other)
+        ):
+            leader[find(ref(patient))] = find(ref(other))
     groups = defaultdict(list)
     for patient in patients:
         groups[find(ref(patient))].append(patient)

@@ -64,9 +64,9 @@ def handle_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def params_of(episode: Episode) -> LiveParams:
-    found = episode.variation.params
-    assert isinstance(found, LiveParams)
-    return found
+    params = episode.variation.params
+    assert isinstance(params, LiveParams)
+    return params
 
 
 def play(
@@ -85,8 +85,8 @@ def play(
 
 def results(episode: Episode) -> dict[str, tuple[DeskRequest, Any]]:
     """Return the requests and their checks by Task id."""
-    checks = [one for one in episode.verdict().checks if one.name.startswith("request ")]
-    return {one.id: (one, check) for one, check in zip(params_of(episode).requests, checks, strict=True)}
+    checks = [check for check in episode.verdict().checks if check.name.startswith("request ")]
+    return {request.id: (request, check) for request, check in zip(params_of(episode).requests, checks, strict=True)}
 
 
 def failed(episode: Episode) -> set[str]:
@@ -96,7 +96,7 @@ def failed(episode: Episode) -> set[str]:
 
 def events(episode: Episode) -> list[str]:
     assert episode.simulation is not None
-    return [one.event for one in episode.simulation.timeline if one.event]
+    return [request.event for request in episode.simulation.timeline if request.event]
 
 
 def now_of(episode: Episode) -> datetime:
@@ -122,9 +122,9 @@ def task_of(action: Action) -> str:
 def batch(*actions: Action) -> Action:
     """Return a batch of requests."""
     entries = [
-        ({"resource": json.loads(one.body)} if one.body else {})
-        | {"request": {"method": one.kind, "url": one.url.lstrip("/")}}
-        for one in actions
+        ({"resource": json.loads(action.body)} if action.body else {})
+        | {"request": {"method": action.kind, "url": action.url.lstrip("/")}}
+        for action in actions
     ]
     return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
 

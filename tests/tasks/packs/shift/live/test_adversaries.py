@@ -46,8 +46,8 @@ def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episo
 def waiting(episode: Episode, wanted: Callable[[DeskRequest], object]) -> Resource:
     """Return a Task that waits from the start, without looking at it."""
     p = params_of(episode)
-    one = next(one for one in p.requests if one.arrives <= p.now and wanted(one))
-    task = episode.session.read("Task", one.id)
+    request = next(request for request in p.requests if request.arrives <= p.now and wanted(request))
+    task = episode.session.read("Task", request.id)
     assert task is not None
     return task
 
@@ -55,8 +55,8 @@ def waiting(episode: Episode, wanted: Callable[[DeskRequest], object]) -> Resour
 def happened(episode: Episode, event: str, task: str) -> bool:
     """Whether somebody did something about a Task."""
     assert episode.simulation is not None
-    sent = (one.logged.action for one in episode.simulation.timeline if one.event == event)
-    return any(task in one.url or task in str(one.body) for one in sent)
+    sent = (request.logged.action for request in episode.simulation.timeline if request.event == event)
+    return any(task in action.url or task in str(action.body) for action in sent)
 
 
 # planned events
@@ -68,7 +68,7 @@ def happened(episode: Episode, event: str, task: str) -> bool:
 def test_notes_and_messages_come_whatever_the_agent_does_to_the_task(
     changing: Episode, status: str, at_once: bool
 ) -> None:
-    task = waiting(changing, lambda one: one.note and one.message_after)
+    task = waiting(changing, lambda request: request.note and request.message_after)
     url = f"/Task/{task['id']}"
     begun, other = Put(url, task | {"status": "in-progress"}), Put(url, task | {"status": status})
     for action in [batch(begun, other)] if at_once else [begun, other]:
@@ -79,9 +79,9 @@ def test_notes_and_messages_come_whatever_the_agent_does_to_the_task(
 
 @pytest.mark.parametrize("status", ["in-progress", "on-hold", "completed", "cancelled"])
 def test_a_withdrawal_waits_until_the_task_is_requested_again(changing: Episode, status: str) -> None:
-    task = waiting(changing, lambda one: one.withdrawn)
+    task = waiting(changing, lambda request: request.withdrawn)
     url = f"/Task/{task['id']}"
-    due = parse_instant(next(one.withdrawn for one in params_of(changing).requests if one.id == task["id"]))
+    due = parse_instant(next(request.withdrawn for request in params_of(changing).requests if request.id == task["id"]))
     changing.step(Put(url, task | {"status": status}))
     wait(changing, due + timedelta(minutes=1))
     assert not happened(changing, "withdrawn", task["id"])
@@ -90,7 +90,7 @@ def test_a_withdrawal_waits_until_the_task_is_requested_again(changing: Episode,
 
 
 def test_a_deleted_task_stops_nothing(changing: Episode) -> None:
-    task = waiting(changing, lambda one: one.note and one.message_after and one.withdrawn)
+    task = waiting(changing, lambda request: request.note and request.message_after and request.withdrawn)
     url = f"/Task/{task['id']}"
     for action in (Put(url, task | {"status": "in-progress"}), f"DELETE {url}"):
         changing.step(action)
@@ -127,7 +127,7 @@ def test_who_closes_and_reopens_loses_the_notes_as_without_it(changing: Episode)
         return [action, Put(action.url, closed_as(task, DONE))]
 
     play(changing, close_and_reopen)
-    noted = {one.id for one in params_of(changing).requests if happened(changing, "note", one.id)}
+    noted = {request.id for request in params_of(changing).requests if happened(changing, "note", request.id)}
     assert len(noted) > 3 and noted <= failed(changing)
 
 
@@ -152,7 +152,7 @@ def test_who_closes_and_reopens_loses_the_notes_as_without_it(changing: Episode)
     ids=str,
 )
 def test_a_task_changes_after_a_look_in_any_form(changing: Episode, look: str | Action) -> None:
-    task = waiting(changing, lambda one: one.withdrawn and one.changes_at_look == 1)
+    task = waiting(changing, lambda request: request.withdrawn and request.changes_at_look == 1)
     names = {"{task}": task["id"], "{desk}": params_of(changing).desk}
     text = look if isinstance(look, str) else look.text()
     for name, value in names.items():
@@ -178,7 +178,7 @@ def work_with_several_writes(episode: Episode) -> tuple[DeskRequest, list[Action
         return [action]
 
     play(episode, record)
-    requests = {one.id: one for one in params_of(episode).requests}
+    requests = {request.id: request for request in params_of(episode).requests}
     begun: dict[str, int] = {}
     for number, action in enumerate(actions):
         if not (id := task_of(action)):
@@ -200,15 +200,15 @@ def test_who_closes_in_time_and_does_the_rest_later_is_late(
     handle_one_at_a_time(monkeypatch)
     with shift_of([kind], hospital, monkeypatch, "late", minutes=60, events=0, asking=0) as episode:
         episode.start()
-        one, before, rest, closing = work_with_several_writes(episode)
+        request, before, rest, closing = work_with_several_writes(episode)
         episode.start()
         for action in [*before, closing]:
             episode.step(action)
         if is_late:
-            wait(episode, parse_instant(one.due) + timedelta(minutes=10))
+            wait(episode, parse_instant(request.due) + timedelta(minutes=10))
         for action in [*rest, Finish([])]:
             episode.step(action)
-        actual = results(episode)[one.id][1].actual
+        actual = results(episode)[request.id][1].actual
         assert "judged" not in actual and ("late" in actual["closed"]) is is_late
 
 
@@ -229,20 +229,24 @@ def test_a_task_that_is_reopened_and_closed_again_is_closed_then(changing: Episo
 
 def test_a_note_that_is_put_back_too_late_is_late(changing: Episode) -> None:
     """An agent closes Tasks with what they contained when it began, and repairs one at the end."""
-    one = next(one for one in params_of(changing).requests if one.note and not (one.withdrawn or one.message_withdraws))
+    request = next(
+        request
+        for request in params_of(changing).requests
+        if request.note and not (request.withdrawn or request.message_withdraws)
+    )
 
     def forget_note(action: Action) -> list[Action]:
         if action.kind == "FINISH":
-            wait(changing, parse_instant(one.due) + timedelta(minutes=1))
-            task = changing.session.read("Task", one.id) or {}
-            return [put(task | {"note": [{"text": one.note}]}), action]
+            wait(changing, parse_instant(request.due) + timedelta(minutes=1))
+            task = changing.session.read("Task", request.id) or {}
+            return [put(task | {"note": [{"text": request.note}]}), action]
         body = json.loads(action.body or "{}")
-        if task_of(action) != one.id or body["status"] == "in-progress":
+        if task_of(action) != request.id or body["status"] == "in-progress":
             return [action]
         return [put({name: value for name, value in body.items() if name != "note"})]
 
     play(changing, forget_note)
-    actual = results(changing)[one.id][1].actual
+    actual = results(changing)[request.id][1].actual
     assert "late" in actual["closed"] and "problem" not in actual
 
 
@@ -285,8 +289,8 @@ def test_what_others_created_must_stay(hospital: World, monkeypatch: pytest.Monk
 
         def overwrite() -> list[Action]:
             assert episode.simulation is not None
-            sent = [one.logged for one in episode.simulation.timeline if one.event == event]
-            (done,) = next(one for one in sent if one.action.kind == "POST").response.done
+            sent = [request.logged for request in episode.simulation.timeline if request.event == event]
+            (done,) = next(request for request in sent if request.action.kind == "POST").response.done
             return OVERWRITES[how](episode.session.read(done.resource_type, done.id) or {})
 
         play_and_at_the_end(episode, overwrite)
@@ -296,7 +300,9 @@ def test_what_others_created_must_stay(hospital: World, monkeypatch: pytest.Monk
 def test_a_colleagues_slot_cannot_be_freed_for_another_patient(changing: Episode) -> None:
     def freed() -> list[Action]:
         assert changing.simulation is not None
-        sent = [one.logged.action.url for one in changing.simulation.timeline if one.event == "colleague booked"]
+        sent = [
+            request.logged.action.url for request in changing.simulation.timeline if request.event == "colleague booked"
+        ]
         slot = changing.session.read("Slot", next(url for url in sent if "/Slot/" in url).rpartition("/")[2]) or {}
         return [put(slot | {"status": "free"}), put(slot)]
 
@@ -322,7 +328,7 @@ def test_a_withdrawn_task_must_stay(changing: Episode, change: dict[str, Any], p
     def changed() -> list[Action]:
         nonlocal withdrawn
         assert changing.simulation is not None
-        sent = (one.logged.action.url for one in changing.simulation.timeline if one.event == "withdrawn")
+        sent = (request.logged.action.url for request in changing.simulation.timeline if request.event == "withdrawn")
         withdrawn = next(sent).rpartition("/")[2]
         return [put((changing.session.read("Task", withdrawn) or {}) | change)]
 
@@ -335,10 +341,10 @@ def test_a_note_of_a_colleague_must_stay_as_it_is(changing: Episode) -> None:
 
     def signed() -> list[Action]:
         nonlocal noted
-        tasks = (changing.session.read("Task", one.id) or {} for one in params_of(changing).requests)
+        tasks = (changing.session.read("Task", request.id) or {} for request in params_of(changing).requests)
         task = next(task for task in tasks if task.get("note"))
         noted = task["id"]
-        return [put(task | {"note": [one | {"authorString": "Somebody"} for one in task["note"]]})]
+        return [put(task | {"note": [note | {"authorString": "Somebody"} for note in task["note"]]})]
 
     play_and_at_the_end(changing, signed)
     assert failed(changing) == {noted}

@@ -62,8 +62,12 @@ class _LooksAhead(_Desk):
 def worked(episode: Episode, task: str) -> tuple[datetime, datetime]:
     """Return when the agent set a Task to in-progress, and when it closed it."""
     assert episode.simulation is not None
-    sent = (one for one in episode.simulation.timeline if not one.event)
-    times = [one.at for one in sent if task_of(one.logged.action) == task and one.logged.response.status == 200]
+    sent = (request for request in episode.simulation.timeline if not request.event)
+    times = [
+        request.at
+        for request in sent
+        if task_of(request.logged.action) == task and request.logged.response.status == 200
+    ]
     return times[0], times[-1]
 
 
@@ -83,8 +87,8 @@ def decided_by_amendments(episode: Episode, desk: _Desk) -> set[str]:
         request, check = results(episode)[id]
         if len(request.request.patients) == 1 and check.actual.get("outcome") != WITHDRAWN:
             start, closed = worked(episode, id)
-            moments = [start, *(one for one in scene.library.coming(now) if start < one <= closed)]
-            if end(request.request, followed) not in [end(request.request, one) for one in moments]:
+            moments = [start, *(moment for moment in scene.library.coming(now) if start < moment <= closed)]
+            if end(request.request, followed) not in [end(request.request, moment) for moment in moments]:
                 found.add(id)
     return found
 
@@ -106,7 +110,7 @@ def test_who_follows_policies_of_another_time_fails_the_requests_that_they_decid
         assert not decided[_Desk] and decided[_ReadsOnce] and decided[_LooksAhead]
 
 
-RIGHT, WRONG = (Judgement(one, not one, None, None) for one in (True, False))
+RIGHT, WRONG = (Judgement(success, not success, None, None) for success in (True, False))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_amendments_come_into_force_in_the_middle_of_the_shift(hospital: World) 
     params = get_task("FHIRAgent/Shift-v0", "day-3").variation(0, hospital).params
     assert isinstance(params, LiveParams)
     start, length = parse_instant(params.now), parse_instant(params.until) - parse_instant(params.now)
-    libraries = [one.library for key, one in params.scene.items() if live_kinds()[key].has_policies]
-    moments = [one for library in libraries for one in library.coming(start) if one < start + length]
+    libraries = [scene.library for key, scene in params.scene.items() if live_kinds()[key].has_policies]
+    moments = [moment for library in libraries for moment in library.coming(start) if moment < start + length]
     assert len({*moments}) == 5
     assert all(0.2 * length <= moment - start <= 0.8 * length for moment in moments)

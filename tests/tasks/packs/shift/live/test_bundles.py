@@ -51,8 +51,12 @@ def test_a_task_begins_with_the_entry_that_sets_it_to_in_progress(noted: Episode
     solution, _ = AGENTS["sets Tasks to in-progress and another status in one batch, closes them blindly"]
     follow(noted, solution(params_of(noted)), lambda action: [action])
     assert noted.simulation is not None
-    lost = {one.logged.action.url.rpartition("/")[2] for one in noted.simulation.timeline if one.event == "note"}
-    assert len(lost) > 5 and lost <= failed(noted) | {one.id for one in params_of(noted).requests if one.withdrawn}
+    lost = {
+        request.logged.action.url.rpartition("/")[2] for request in noted.simulation.timeline if request.event == "note"
+    }
+    assert len(lost) > 5 and lost <= failed(noted) | {
+        request.id for request in params_of(noted).requests if request.withdrawn
+    }
     assert events(noted).count("message") > 2
 
 
@@ -86,7 +90,7 @@ def idle(episode: Episode) -> None:
     while tasks := episode.session.search("Task", owner=owner, status="requested,in-progress"):
         for task in tasks:
             episode.step(Put(f"/Task/{task['id']}", task | {"status": "on-hold"}))
-    assert now_of(episode) < max(parse_instant(one.arrives) for one in params_of(episode).requests)
+    assert now_of(episode) < max(parse_instant(request.arrives) for request in params_of(episode).requests)
 
 
 def test_a_batch_with_a_write_is_carried_out_once_and_does_not_wait(calm: Episode) -> None:
@@ -124,7 +128,7 @@ def test_a_batch_with_a_refused_write_does_not_wait(calm: Episode) -> None:
 def test_every_search_for_tasks_waits_for_the_next_one(calm: Episode, look: Action) -> None:
     idle(calm)
     now = now_of(calm)
-    coming = min(arrives for one in params_of(calm).requests if (arrives := parse_instant(one.arrives)) > now)
+    coming = min(arrives for request in params_of(calm).requests if (arrives := parse_instant(request.arrives)) > now)
     calm.step(replace(look, url=look.url.format(desk=params_of(calm).desk)))
     assert now_of(calm) >= coming
 

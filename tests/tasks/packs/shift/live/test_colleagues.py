@@ -63,7 +63,7 @@ def play_without_taking_slots(episode: Episode) -> tuple[set[str], set[str]]:
     episode.start()
     play(episode, only_reads)
     assert episode.simulation is not None
-    sent = [(one.event, one.logged.action) for one in episode.simulation.timeline]
+    sent = [(request.event, request.logged.action) for request in episode.simulation.timeline]
     booked = {
         json.loads(action.body or "{}")["slot"][0]["reference"]
         for event, action in sent
@@ -78,7 +78,9 @@ def test_a_colleague_may_take_a_slot_that_the_agent_gave_back(episode: Episode) 
     episode.start()
     play(episode)
     assert episode.simulation is not None
-    taken = [one.logged.action.url for one in episode.simulation.timeline if one.event == "colleague booked"]
+    taken = [
+        request.logged.action.url for request in episode.simulation.timeline if request.event == "colleague booked"
+    ]
     wrong = next(url for url in reversed(taken) if url.startswith("/Slot/"))
     episode.start()
     slot = read_all(episode, wrong.replace("/Slot/", "/Slot?_id="))[0]
@@ -96,6 +98,8 @@ def test_a_colleague_may_take_a_slot_that_the_agent_gave_back(episode: Episode) 
         return [Put(f"/Appointment/{made['id']}", {**right, "id": made["id"]})]
 
     play(episode, correct)
-    assert wrong in [one.logged.action.url for one in episode.simulation.timeline if one.event == "colleague booked"]
-    (check,) = [check for one, check in results(episode).values() if patient.intersection(one.request.patients)]
+    assert wrong in [
+        request.logged.action.url for request in episode.simulation.timeline if request.event == "colleague booked"
+    ]
+    (check,) = [check for result, check in results(episode).values() if patient.intersection(result.request.patients)]
     assert "judged" not in str(check.actual)

@@ -25,7 +25,7 @@ WORKS = st.lists(
     ),
     min_size=1,
     max_size=40,
-).map(lambda works: sorted(works, key=lambda one: one.arrival))
+).map(lambda works: sorted(works, key=lambda work: work.arrival))
 
 
 def test_work_that_is_due_earlier_interrupts_long_work() -> None:
@@ -42,11 +42,11 @@ def test_without_work_time_passes_until_the_next_request() -> None:
 @settings(deadline=None)
 def test_a_steady_worker_is_in_time(works: list[Work], seed: int, speed: float) -> None:
     dues = draw_due_times(random.Random(seed), works)
-    arrivals, minutes = [one.arrival for one in works], [one.minutes * speed for one in works]
-    ends = completion_times(arrivals, [one.hurried for one in dues], minutes)
+    arrivals, minutes = [work.arrival for work in works], [work.minutes * speed for work in works]
+    ends = completion_times(arrivals, [due_time.hurried for due_time in dues], minutes)
     # Later rounds of the drawing move some due times, and so the order of the work.
     late = [end - due.hurried for end, due in zip(ends, dues, strict=True) if end > due.hurried]
     assert len(late) <= len(works) // 10
-    for one, due in zip(works, dues, strict=True):
-        assert due.usual >= due.hurried >= one.arrival + max(SHORTEST_NOTICE, one.minutes + LONGEST_STRETCH)
+    for work, due in zip(works, dues, strict=True):
+        assert due.usual >= due.hurried >= work.arrival + max(SHORTEST_NOTICE, work.minutes + LONGEST_STRETCH)
         assert due.usual % 5 == due.hurried % 5 == 0

@@ -45,8 +45,8 @@ def add_to_order(body: Resource) -> bool:
 def add_to_answer(body: Resource) -> bool:
     """Add an element to the answer to a question; return whether there is one."""
     outputs: list[Any] = body.get("output", [])
-    for one in outputs:
-        one["modifierExtension"] = _UNKNOWN
+    for output in outputs:
+        output["modifierExtension"] = _UNKNOWN
     return bool(outputs)
 
 
@@ -60,7 +60,7 @@ def test_an_element_that_changes_the_meaning_fails_its_request_alone(
             episode.start()
             touched = play_with_addition(episode, add)
             if touched:
-                assert touched in {one.id for one in params_of(episode).requests}
+                assert touched in {request.id for request in params_of(episode).requests}
                 assert failed(episode) == {touched}
                 return
     pytest.fail("nothing was added")
@@ -96,4 +96,4 @@ def test_the_check_plays_a_wrong_outcome_for_each_kind(hospital: World) -> None:
             (run,) = runner.run(Policy("by hand", name, script(actions)))
             kind = name.rpartition(" ")[2]
             assert [check.name.rpartition(" ")[2] for check in run.verdict.failed] == [kind]
-    assert len(wrong) == len({one.kind for one in variation.params.requests})
+    assert len(wrong) == len({request.kind for request in variation.params.requests})

@@ -42,7 +42,7 @@ class _LateMessages(LiveLevel3):
     @override
     def sample(self, rng: random.Random, world: World) -> LiveParams:
         drawn = super().sample(rng, world)
-        later = (one.model_copy(update={"message_after": 10 * one.message_after}) for one in drawn.requests)
+        later = (request.model_copy(update={"message_after": 10 * request.message_after}) for request in drawn.requests)
         return drawn.model_copy(update={"requests": tuple(later)})
 
 
@@ -63,18 +63,22 @@ def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.
 def has_all_messages(episode: Episode) -> bool:
     """Return whether a shift has both kinds of message about requests to do, and an unchanged Task at the start."""
     requests = params_of(episode).requests
-    told = {one.message_withdraws for one in requests if one.message_after and decides(one)}
+    told = {request.message_withdraws for request in requests if request.message_after and decides(request)}
     return len(told) == 2 and first_unchanged(episode) is not None
 
 
-def decides(one: DeskRequest) -> bool:
+def decides(request: DeskRequest) -> bool:
     """Return whether a message about a request would change what is right."""
-    return not one.withdrawn and one.request.outcome == DONE
+    return not request.withdrawn and request.request.outcome == DONE
 
 
 def first_unchanged(episode: Episode) -> Resource | None:
     """Return the first Task of the worklist that never changes."""
-    changed = {one.id for one in params_of(episode).requests if one.withdrawn or one.hurried or one.reworded}
+    changed = {
+        request.id
+        for request in params_of(episode).requests
+        if request.withdrawn or request.hurried or request.reworded
+    }
     return next((task for task in worklist(episode) if task["id"] not in changed), None)
 
 
@@ -87,9 +91,12 @@ def play_without_messages(episode: Episode, change: Change = lambda action: [act
 def messages(episode: Episode) -> dict[str, datetime]:
     """Return the times of the messages by Task id."""
     assert episode.simulation is not None
-    sent = [one for one in episode.simulation.timeline if one.event == "message"]
-    bodies = [json.loads(one.logged.action.body or "{}") for one in sent]
-    return {body["basedOn"][0]["reference"].rpartition("/")[2]: one.at for one, body in zip(sent, bodies, strict=True)}
+    sent = [request for request in episode.simulation.timeline if request.event == "message"]
+    bodies = [json.loads(request.logged.action.body or "{}") for request in sent]
+    return {
+        body["basedOn"][0]["reference"].rpartition("/")[2]: request.at
+        for request, body in zip(sent, bodies, strict=True)
+    }
 
 
 def test_who_reads_the_messages_succeeds(corrected: Episode) -> None:
@@ -101,16 +108,18 @@ def test_who_reads_the_messages_succeeds(corrected: Episode) -> None:
 def test_who_reads_no_messages_fails_these_requests_alone(corrected: Episode) -> None:
     play_without_messages(corrected)
     assert failed(corrected) and failed(corrected) <= messages(corrected).keys()
-    one, check = next(one for id, one in results(corrected).items() if id in failed(corrected) and withdraws(one[0]))
-    assert check.expected == "withdrawn" and one.id in messages(corrected)
+    request, check = next(
+        result for id, result in results(corrected).items() if id in failed(corrected) and withdraws(result[0])
+    )
+    assert check.expected == "withdrawn" and request.id in messages(corrected)
 
 
 def first_with_message(episode: Episode, *, is_withdrawal: bool) -> str:
     """Return the id of a Task about which its requester sends a message that changes what is right."""
     return next(
-        one.id
-        for one in params_of(episode).requests
-        if one.message_after and one.message_withdraws is is_withdrawal and decides(one)
+        request.id
+        for request in params_of(episode).requests
+        if request.message_after and request.message_withdraws is is_withdrawal and decides(request)
     )
 
 
@@ -120,8 +129,8 @@ def is_right(episode: Episode, task: str) -> bool:
     return not {"judged", "problem"} & found.keys()
 
 
-def withdraws(one: DeskRequest) -> bool:
-    return bool(one.message_after) and one.message_withdraws
+def withdraws(request: DeskRequest) -> bool:
+    return bool(request.message_after) and request.message_withdraws
 
 
 def waiting(episode: Episode, chosen: str, seconds: int, *, before_looks: bool = False) -> Change:
@@ -178,9 +187,9 @@ def test_who_rejects_every_request_as_withdrawn_must_have_read_the_messages(corr
             closing = additions({"status": "rejected", "businessStatus": {"text": "withdrawn"}})
             corrected.step(Patch(f"/Task/{task['id']}", closing))
     corrected.step(Finish([]))
-    open_requests = [one for one in params_of(corrected).requests if not (one.withdrawn or one.hurried)]
-    right = {one.id for one in open_requests if is_right(corrected, one.id)}
-    told = {one.id for one in open_requests if withdraws(one)} & messages(corrected).keys()
+    open_requests = [request for request in params_of(corrected).requests if not (request.withdrawn or request.hurried)]
+    right = {open_request.id for open_request in open_requests if is_right(corrected, open_request.id)}
+    told = {open_request.id for open_request in open_requests if withdraws(open_request)} & messages(corrected).keys()
     assert told and right == (told if reads else set())
 
 
@@ -190,7 +199,7 @@ def test_a_task_must_be_in_progress_before_it_is_closed(corrected: Episode) -> N
         return [Get(f"/Task/{task_of(action)}")] if begins else [action]
 
     step = play(corrected, only_read)
-    cancelled = {one.id for one in params_of(corrected).requests if one.withdrawn}
+    cancelled = {request.id for request in params_of(corrected).requests if request.withdrawn}
     assert step.reward == 0 and failed(corrected) | cancelled >= results(corrected).keys()
 
 
@@ -221,6 +230,6 @@ def test_a_withdrawn_request_that_is_changed_harms_whether_its_task_is_closed_or
     closed = corrected.verdict().score
     corrected.start()
     wait = waiting(corrected, chosen, 90)
-    play_without_messages(corrected, lambda action: [each for one in wait(action) for each in leave_open(one)])
+    play_without_messages(corrected, lambda action: [each for waited in wait(action) for each in leave_open(waited)])
     assert "not closed" in str(results(corrected)[chosen][1].actual)
     assert closed == corrected.verdict().score

@@ -32,15 +32,19 @@ def noted(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]
 def noted_tasks(episode: Episode) -> set[str]:
     """Return the ids of the Tasks to which colleagues have added notes."""
     assert episode.simulation is not None
-    return {one.logged.action.url.rpartition("/")[2] for one in episode.simulation.timeline if one.event == "note"}
+    return {
+        request.logged.action.url.rpartition("/")[2]
+        for request in episode.simulation.timeline
+        if request.event == "note"
+    }
 
 
 def test_the_reference_solution_keeps_the_notes(noted: Episode) -> None:
     play(noted)
     assert len(noted_tasks(noted)) > 5 and not failed(noted)
-    for one in params_of(noted).requests:
-        task = noted.session.read("Task", one.id) or {}
-        assert task.get("note", []) == ([{"text": one.note}] if one.id in noted_tasks(noted) else [])
+    for request in params_of(noted).requests:
+        task = noted.session.read("Task", request.id) or {}
+        assert task.get("note", []) == ([{"text": request.note}] if request.id in noted_tasks(noted) else [])
 
 
 def test_a_note_that_the_server_refused_does_not_count(noted: Episode, monkeypatch: pytest.MonkeyPatch) -> None:

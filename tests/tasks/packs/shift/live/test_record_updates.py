@@ -40,10 +40,10 @@ class _LateUpdates(LiveLevel3):
     def sample(self, rng: random.Random, world: World) -> LiveParams:
         drawn = super().sample(rng, world)
         later = (
-            one.model_copy(update={"record_update": one.record_update.model_copy(update={"after": 1_000})})
-            if one.record_update
-            else one
-            for one in drawn.requests
+            request.model_copy(update={"record_update": request.record_update.model_copy(update={"after": 1_000})})
+            if request.record_update
+            else request
+            for request in drawn.requests
         )
         return drawn.model_copy(update={"requests": tuple(later)})
 
@@ -61,8 +61,12 @@ def updated(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 def updates(episode: Episode) -> dict[str, datetime]:
     """Return the times of the updates by Task id."""
     assert episode.simulation is not None
-    times = {one.logged.action.url: one.at for one in episode.simulation.timeline if one.event == "record updated"}
-    drawn = {one.id: one.record_update.url for one in params_of(episode).requests if one.record_update}
+    times = {
+        request.logged.action.url: request.at
+        for request in episode.simulation.timeline
+        if request.event == "record updated"
+    }
+    drawn = {request.id: request.record_update.url for request in params_of(episode).requests if request.record_update}
     return {id: times[url] for id, url in drawn.items() if url in times}
 
 
@@ -97,7 +101,9 @@ def test_an_update_may_be_ignored_for_two_minutes(
 ) -> None:
     handle_one_at_a_time(monkeypatch)
     current = ""
-    chosen = next(one.id for one in params_of(updated).requests if one.record_update and not one.withdrawn)
+    chosen = next(
+        request.id for request in params_of(updated).requests if request.record_update and not request.withdrawn
+    )
 
     def wait(action: Action) -> list[Action]:
         """Delay the first write for the request until the update has an age; reads and Tasks do not count."""

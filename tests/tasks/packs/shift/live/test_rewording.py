@@ -31,14 +31,20 @@ def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episo
 def reworded(episode: Episode) -> set[str]:
     """Return the ids of the Tasks whose description has changed."""
     assert episode.simulation is not None
-    return {one.logged.action.url.rpartition("/")[2] for one in episode.simulation.timeline if one.event == "reworded"}
+    return {
+        request.logged.action.url.rpartition("/")[2]
+        for request in episode.simulation.timeline
+        if request.event == "reworded"
+    }
 
 
 def told(episode: Episode) -> set[str]:
     """Return the ids of the Tasks about which a message was sent."""
     assert episode.simulation is not None
-    bodies = [one.logged.action.body or "" for one in episode.simulation.timeline if one.event == "message"]
-    return {one.id for one in params_of(episode).requests if any(f'"Task/{one.id}"' in body for body in bodies)}
+    bodies = [request.logged.action.body or "" for request in episode.simulation.timeline if request.event == "message"]
+    return {
+        request.id for request in params_of(episode).requests if any(f'"Task/{request.id}"' in body for body in bodies)
+    }
 
 
 class _TrustsTheFirstDescription(GoldDesk):
@@ -46,7 +52,11 @@ class _TrustsTheFirstDescription(GoldDesk):
 
     def __init__(self, p: LiveParams) -> None:
         super().__init__(p, {KIND: live_kinds()[KIND]})
-        self._by_text |= {one.text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first}
+        self._by_text |= {
+            request.text: request.model_copy(update={"request": request.first})
+            for request in p.requests
+            if request.first
+        }
 
 
 def test_the_changed_description_counts(changing: Episode) -> None:
@@ -56,16 +66,16 @@ def test_the_changed_description_counts(changing: Episode) -> None:
 
 @pytest.mark.slow
 def test_a_description_does_not_change_after_the_work_has_begun(changing: Episode) -> None:
-    requests = [one for one in params_of(changing).requests if one.reworded and not one.withdrawn]
+    requests = [request for request in params_of(changing).requests if request.reworded and not request.withdrawn]
     # A change at the first look comes before the agent's next action.
-    later = [one for one in requests if one.changes_at_look != 1]
-    waiting = [one for one in later if one.arrives <= params_of(changing).now]
-    one = min(waiting, key=lambda one: one.reworded)
+    later = [request for request in requests if request.changes_at_look != 1]
+    waiting = [request for request in later if request.arrives <= params_of(changing).now]
+    desk_request = min(waiting, key=lambda request: request.reworded)
     for is_late in (True, False):
         changing.start()
-        play(changing, rank=partial(_rank, one.id, is_late))
-        assert (one.id in reworded(changing)) == is_late
-        assert "judged" not in str(results(changing)[one.id][1].actual)
+        play(changing, rank=partial(_rank, desk_request.id, is_late))
+        assert (desk_request.id in reworded(changing)) == is_late
+        assert "judged" not in str(results(changing)[desk_request.id][1].actual)
 
 
 def _rank(chosen: str, is_last: bool, task: Resource) -> tuple[bool, str]:

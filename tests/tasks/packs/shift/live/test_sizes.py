@@ -42,7 +42,7 @@ def test_each_dial_may_be_at_its_ends(hospital: World, name: str, highest: bool)
 
 @pytest.mark.parametrize(("task", "highest"), CORNERS)
 def test_all_dials_may_be_at_their_ends(hospital: World, task: type[LiveShift], highest: tuple[bool, ...]) -> None:
-    dials = {name: end_of(task.dials[name], one) for name, one in zip(DIALS, highest, strict=True)}
+    dials = {name: end_of(task.dials[name], at_most) for name, at_most in zip(DIALS, highest, strict=True)}
     assert drawn(task, hospital, dials).requests
 
 

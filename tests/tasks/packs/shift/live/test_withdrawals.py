@@ -28,7 +28,7 @@ def withdrawn(runner: PolicyRunner, gold: PolicyRun, kind: str, *, by_message: b
         by_message: Whether a message withdrew them; if not, their Tasks were cancelled.
     """
     assert isinstance(runner.variation.params, LiveParams)
-    checks = [one for one in gold.verdict.checks if one.name.startswith("request ")]
+    checks = [check for check in gold.verdict.checks if check.name.startswith("request ")]
     for request, check in zip(runner.variation.params.requests, checks, strict=True):
         if request.kind == kind and check.expected == "withdrawn" and (check.actual != "withdrawn") is by_message:
             yield check.name, request.request.target
@@ -59,10 +59,10 @@ def test_who_changes_a_record_of_a_withdrawn_request_and_puts_it_back_fails(
             gold = runner.gold()
             assert gold.verdict.success
             for check, target in withdrawn(runner, gold, kind, by_message=by_message):
-                records = [one for one in runner.variation.setup if f'"{target}"' in json.dumps(one)]
-                runs = [changed_and_put_back(runner, gold, one) for one in records]
-                assert not any(one.verdict.success for one in runs)
+                records = [resource for resource in runner.variation.setup if f'"{target}"' in json.dumps(resource)]
+                runs = [changed_and_put_back(runner, gold, record) for record in records]
+                assert not any(run.verdict.success for run in runs)
                 # The others are records that no request is about.
-                assert any(one.name == check for run in runs for one in run.verdict.failed)
+                assert any(failed.name == check for run in runs for failed in run.verdict.failed)
                 tried += 1
     assert tried >= WANTED
