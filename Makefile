@@ -26,13 +26,36 @@ TRAINING := $(TRAINING_VENV)/.installed
 TORCH ?= torch==2.13.0
 # The dependencies of the frameworks conflict, so each integration is tested in an environment of its own.
 #   make test-integrations FRAMEWORK=inspect    one framework
-INTEGRATIONS := inspect verifiers openenv harbor ray rllib minari trl
+INTEGRATIONS := inspect verifiers verifiers_classic openenv harbor ray rllib minari trl skyrl art openrlhf tinker areal nemo_gym verl agent_lightning
 FRAMEWORK ?= $(INTEGRATIONS)
 INTEGRATIONS_VENV ?= .venv-integrations
 # PYTHON_x: the interpreter for framework x, if $(PYTHON) may be too old for it.
-PYTHON_harbor ?= $(shell for p in $(PYTHON) python3.14 python3.13 python3.12; do \
-    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then echo $$p; exit; fi; done; \
-    echo python3.12)
+newer = $(shell for p in $(PYTHON) python3.14 python3.13 python3.12; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info < (3, $(1)))' >/dev/null 2>&1; then echo $$p; exit; fi; done; \
+    echo python3.$(1))
+PYTHON_harbor ?= $(call newer,12)
+PYTHON_agent_lightning ?= $(call newer,12)
+PYTHON_nemo_gym ?= $(call newer,13)
+# Some trainers need a GPU, or versions of packages that conflict with ours; only the parts that the tests need are
+# installed. FIRST_x: packages before fhir_gym; BARE_x: packages without their dependencies; WITH_x: packages beside
+# fhir_gym; EXTRA_x: the extra, if it has another name than the framework.
+FIRST_rllib := '$(TORCH)'
+FIRST_tinker := '$(TORCH)'
+FIRST_skyrl := '$(TORCH)' loguru tqdm aiohttp
+BARE_skyrl := skyrl
+FIRST_openrlhf := '$(TORCH)' 'transformers>=5' aiohttp pylatexenc sympy
+BARE_openrlhf := openrlhf
+EXTRA_openrlhf := llm
+FIRST_areal := '$(TORCH)' 'transformers>=5,<=5.3' datasets litellm==1.82.0 hydra-core==1.4.0.dev1 omegaconf==2.4.0.dev2 \
+    'ray[default]' peft==0.18.1 aiohttp aiofiles anthropic blosc colorlog einops fastapi flask h5py json5 lark \
+    mistral-common msgspec numba openai-agents pandas pebble pybase64 pylatexenc python-dotenv redis setproctitle \
+    tabulate tenacity tensorboardx torchdata uvloop zstandard
+BARE_areal := areal
+EXTRA_areal := llm
+FIRST_verl := '$(TORCH)' fastapi uvicorn cachetools aiohttp
+FIRST_agent_lightning := agentlightning
+WITH_agent_lightning := 'hydra-core>=1.4.0.dev1' 'omegaconf>=2.4.0.dev1'
+EXTRA_agent_lightning := llm
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every process that the tests start would compile the package again.
@@ -148,8 +171,9 @@ $(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
 	@echo "Installing fhir_gym[$*] into $(@D) (once) ..."
 	@mkdir -p $(INTEGRATIONS_VENV)
 	@$(MAKE) --no-print-directory VENV=$(@D) $(if $(PYTHON_$*),PYTHON=$(PYTHON_$*)) $(@D)/bin/python
-	@$(if $(filter rllib,$*),$(@D)/bin/python -m pip install --quiet '$(TORCH)')
-	@$(@D)/bin/python -m pip install --quiet pytest hypothesis --editable '.[$*]'
+	@$(if $(FIRST_$*),$(@D)/bin/python -m pip install --quiet $(FIRST_$*))
+	@$(if $(BARE_$*),$(@D)/bin/python -m pip install --quiet --no-deps $(BARE_$*))
+	@$(@D)/bin/python -m pip install --quiet pytest hypothesis $(WITH_$*) --editable '.[$(or $(EXTRA_$*),$*)]'
 	@touch $@
 
 $(SITE): pyproject.toml | $(BIN)/python

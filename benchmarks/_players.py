@@ -121,6 +121,39 @@ async def trl(world: World) -> AsyncIterator[Player]:
     yield _ToolEnvPlayer(world)
 
 
+class _TextPlayer(Player):
+    """The episode of the trainers that call an environment step by step, in a thread as their adapters call it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._resources = ExitStack()
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        from fhir_gym.text_episode import TextEpisode
+
+        self.close()
+        row = {"env_id": ENV_ID, "task": gold.task, "variation": gold.variation}
+        self._episode = self._resources.enter_context(TextEpisode(row, {"world": self._world}))
+        self._episode.start()
+
+    @override
+    async def step(self, action: Action) -> None:
+        await asyncio.to_thread(self._episode.step, action.text())
+
+    def close(self) -> None:
+        """Close the episode."""
+        self._resources.close()
+
+
+@asynccontextmanager
+async def trainers(world: World) -> AsyncIterator[Player]:
+    """Play through `TextEpisode`, without what a trainer adds."""
+    player = _TextPlayer(world)
+    yield player
+    player.close()
+
+
 class _McpPlayer(Player):
     """An MCP client of the FHIR tools."""
 
@@ -324,6 +357,7 @@ FRAMEWORKS = {
     "inspect": Framework("inspect_ai", inspect, 200),
     "mcp": Framework("mcp_types", mcp, 5_000),  # version 1 of the SDK does not have this package
     "openenv": Framework("openenv", openenv, 3_000),
+    "trainers": Framework("fhir_gym", trainers, 1_000),
     "trl": Framework("trl", trl, 200),
     "verifiers": Framework("verifiers", verifiers, 200),
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
     from fhir_gym.suites import evaluate
     from fhir_gym.tasks import Check, Task, Verdict, get_task, task_keys
+    from fhir_gym.trainer_api import EpisodeRow, aplay, play, rows
 
     __version__: str
 
@@ -31,20 +32,24 @@ __all__ = [
     "Check",
     "Episode",
     "EpisodeConfig",
+    "EpisodeRow",
     "Rollout",
     "Step",
     "Task",
     "Verdict",
     "__version__",
     "agents",
+    "aplay",
     "envs",
     "errors",
     "evaluate",
     "fhir",
     "get_task",
     "make_agent",
+    "play",
     "read_rollouts",
     "rollouts",
+    "rows",
     "run",
     "suites",
     "task_keys",
@@ -57,13 +62,17 @@ _HOMES = {
     "Check": "tasks",
     "Episode": "episode",
     "EpisodeConfig": "episode_config",
+    "EpisodeRow": "trainer_api",
     "Rollout": "rollouts",
     "Step": "episode",
     "Task": "tasks",
     "Verdict": "tasks",
+    "aplay": "trainer_api",
     "get_task": "tasks",
     "make_agent": "agents",
+    "play": "trainer_api",
     "read_rollouts": "rollouts",
+    "rows": "trainer_api",
     "evaluate": "suites",
     "run": "rollouts",
     "task_keys": "tasks",

@@ -42,8 +42,13 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> lis
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def call_in_thread(thread: Executor, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function in a thread and return its result. A cancellation is raised when the function has returned."""
+async def call_in_thread(
+    thread: Executor | None, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Call a function in a thread and return its result. A cancellation is raised when the function has returned.
+
+    None stands for the threads of the event loop.
+    """
 
     def call() -> _T:
         try:

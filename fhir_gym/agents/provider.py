@@ -178,7 +178,10 @@ class Provider:
 
             # The client's retries are off, because the retries of this class are counted and cover more failures.
             # Redirects are off, so that prompts and the key go only to the endpoint that the user named.
-            client = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+            # For plain HTTP, loading the certificates would take most of the time.
+            client = openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, verify=not self.base_url.startswith("http:")
+            )
             limit_size(client, _REPLY_BYTES)
             # `complete` limits the rest of the time. Connecting has less, so that it fails with an error of its own.
             timeout = openai.Timeout(None, connect=min(self.model.timeout / 2, _CONNECT_TIMEOUT))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from itertools import groupby
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError
-from fhir_gym.rollouts import plan
-from fhir_gym.tasks import require_phrasing, task_set
+from fhir_gym.trainer_api import rows, to_dataset
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
 from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
-from fhir_gym.types import BRIEF, Phrasing
+from fhir_gym.types import Phrasing
 
 __all__ = ["FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "log_episodes", "training_rows"]
 
@@ -46,21 +43,9 @@ def training_rows(
         TaskError: A task does not have one of the phrasings, or a variation is not a training variation.
         MissingExtraError: The package datasets is missing.
     """
-    episodes = plan(env_id, tasks=tasks, variations=variations, split="train").episodes
-    wordings: list[Phrasing | None] = [None] if phrasings is None else list(phrasings)
-    for wording in wordings:
-        require_phrasing(task_set(env_id), [episode.task for episode in episodes], wording)
-    choices = (
-        EpisodeChoice(env_id, episode.task, episode.variation, wording) for episode in episodes for wording in wordings
-    )
-    try:
-        datasets = import_module("datasets")
-    except ImportError as error:
-        raise MissingExtraError("training_rows needs: pip install 'fhir-gym[train]'") from error
-    rows = [make_row(choice, shape, system) for choice in choices]
-    if BRIEF in wordings:  # a column of a dataset has one type
-        rows = [row | {"phrasing": str(row["phrasing"])} for row in rows]
-    return datasets.Dataset.from_list(rows)
+    chosen = rows(env_id, tasks, variations=variations, phrasings=(None,) if phrasings is None else phrasings)
+    choices = (EpisodeChoice(row["env_id"], row["task"], row["variation"], row["phrasing"]) for row in chosen)
+    return to_dataset([make_row(choice, shape, system) for choice in choices])
 
 
 def log_episodes(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
@@ -58,6 +58,8 @@ class FHIRTasksetConfig(vf.TasksetConfig):
     grading: Grading = "state"
     reward: RewardRule = "sparse"
     max_steps: int | None = None
+    level: int | None = None
+    dials: dict[str, float] = Field(default_factory=dict)
     task_file: str | None = None
     funcs_file: str | None = None
 

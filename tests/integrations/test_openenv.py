@@ -177,6 +177,11 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
     assert len({(draw.metadata["task"], draw.metadata["variation"]) for draw in first}) == 4
 
 
+def test_an_env_id_draws_from_one_pack(env: Any) -> None:
+    packs = [env.reset(seed=seed, env_id=ENV_ID).observation.metadata["env_id"] for seed in range(4)]
+    assert packs == [ENV_ID] * 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -186,6 +191,8 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
         ({"index": "0"}, "index must be a whole number"),
         ({"index": 0, "task": "01"}, "either an index or a task"),
         ({"variation": 3}, "name the task too"),
+        ({"env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
+        ({"env_id": ENV_ID, "index": 0}, "either an index or an env_id"),
         ({"task": "01"}, "env_id is missing"),
         ({"task": "01", "env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
         ({"task": "99", "env_id": ENV_ID}, "99"),

@@ -27,6 +27,7 @@ from tests.integrations.pages import run_page
 OwnWorld = Callable[[str], World]
 ID = "fhir-gym-verifiers"
 APPOINTMENT = "FHIRAgent/Appointment-v0"
+SHIFT = "FHIRAgent/Shift-v0"
 
 
 @contextmanager
@@ -138,6 +139,21 @@ def test_episodes_on_a_running_server_take_turns(hospital: World) -> None:
     episodes = [GoldEpisode(APPOINTMENT, "01", number) for number in range(3)]
     with serving(hospital) as url:
         check_success(play(GoldOverChat(hospital, episodes), options(episodes, fhir_server=url)), 3)
+
+
+def test_levels_and_dials_choose_tasks() -> None:
+    def tasks(**taskset: Any) -> set[str]:
+        config = resolve_env_config({"taskset": {"id": ID, "env_id": SHIFT, "variations": "0", **taskset}})
+        return {task.data.task for task in load_environment(config).taskset}
+
+    assert tasks(level=4) == {"day-4"}
+    assert tasks(tasks=["day-3"], dials={"minutes": 60}) == {"day-3+minutes=60"}
+
+
+def test_a_dial_reaches_the_episode() -> None:
+    taskset = {"env_id": SHIFT, "tasks": ["day-3"], "dials": {"minutes": 60}, "variations": "0"}
+    trace = only_trace(play(lambda _: "FINISH([])", taskset))
+    assert trace.info["fhir_gym"]["task"] == "day-3+minutes=60"
 
 
 def test_test_variations_are_chosen_by_the_split() -> None:

@@ -76,29 +76,38 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
         """Return the settings of a pack's episodes in a split; None stands for all variations."""
         return replace(self.configs[env_id], split=split)
 
-    def count(self, split: str | None) -> int:
-        """Return the number of variations in a split; None stands for all variations.
+    def count(self, split: str | None, env_id: str | None = None) -> int:
+        """Return the number of variations in a split and a pack; None stands for all variations and for all packs.
 
         Raises:
-            UnknownNameError: There is no such split.
+            UnknownNameError: There is no such split or pack.
+            FhirGymError: The split has no task of the pack.
         """
         if split is not None:
             require_name("split", split, self.splits)
-        return len(self._tasks[split]) * len(split_numbers(split))
+        return len(self._tasks_in(split, env_id)) * len(split_numbers(split))
 
-    def get(self, split: str | None, index: int) -> TaskSpec:
-        """Return the variation at an index of a split.
+    def get(self, split: str | None, index: int, env_id: str | None = None) -> TaskSpec:
+        """Return the variation at an index of a split and a pack; see `count`.
 
         Raises:
-            UnknownNameError: There is no such split.
+            UnknownNameError: There is no such split or pack.
             IndexError: The split has no such index.
         """
-        count = self.count(split)
+        count = self.count(split, env_id)
         if not 0 <= require_whole("index", index) < count:
             raise IndexError(f"split {split} has the indexes 0 to {count - 1}, not {index}")
-        tasks = self._tasks[split]
+        tasks = self._tasks_in(split, env_id)
         number, place = divmod(index, len(tasks))
         return TaskSpec(*tasks[place], split_numbers(split)[number])
+
+    def _tasks_in(self, split: str | None, env_id: str | None) -> list[tuple[str, str]]:
+        if env_id is None:
+            return self._tasks[split]
+        require_name("environment", env_id, self.configs)
+        if not (tasks := [task for task in self._tasks[split] if task[0] == env_id]):
+            raise FhirGymError(f"split {split!r} has no task of {env_id}")
+        return tasks
 
     def find(self, env_id: str | None, task: str) -> tuple[str, str]:
         """Return the env id and the key of a task; without an env id, the task must be in the only pack.

@@ -70,7 +70,8 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
             episode_id: The client's name for the episode, which `state` repeats.
             split: The split: ``"train"``, ``"test"`` or ``"heldout_tasks"``; None for all variations.
             index: Index in the split, as the Task API counts.
-            env_id: Env id of the task's pack; needed if the server has several packs.
+            env_id: Env id of the task's pack, needed if the server has several packs; without a task, of the pack to
+                draw from.
             task: Key of a task.
             variation: Number of the task's variation, which must belong to the split; None to draw it.
             phrasing: Index of the prompt's wording, or ``brief``; None for the wording that each variation draws.
@@ -172,10 +173,12 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         self, split: str | None, index: int | None, env_id: str | None, task: str | None, variation: int | None
     ) -> TaskSpec:
         if task is None:
-            if (env_id, variation) != (None, None):
-                raise FhirGymError("env_id and variation belong to a task: name the task too")
-            drawn = int(self._random.integers(self._catalog.count(split))) if index is None else index
-            return self._catalog.get(split, drawn)
+            if variation is not None:
+                raise FhirGymError("a variation belongs to a task: name the task too")
+            if index is not None and env_id is not None:
+                raise FhirGymError("give either an index or an env_id, not both")
+            drawn = int(self._random.integers(self._catalog.count(split, env_id))) if index is None else index
+            return self._catalog.get(split, drawn, env_id)
         if index is not None:
             raise FhirGymError("give either an index or a task, not both")
         env_id, key = self._catalog.find(env_id, task)
