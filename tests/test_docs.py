@@ -125,7 +125,7 @@ def test_every_public_name_has_an_example() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "api"], ids=page_id)
 def test_every_page_starts_with_an_example_and_is_short(page: Path) -> None:
     text = page.read_text("utf-8")
-    limit = 16_000 if page.name == "cli.md" else 13_000  # cli.md grows with the number of commands
+    limit = 17_000 if page.name == "cli.md" else 13_000  # cli.md grows with the number of commands
     assert len(text) < limit, f"{page_id(page)} is too long for one question"
     assert blocks(page) or page.name in ("cli.md", "measurements.md"), f"{page_id(page)} has no example"
 

@@ -37,7 +37,7 @@ _FEWEST = 3
 _RARE = 3.7
 """A look leaks if it shows counterfactuals more often than similar records by this number of standard errors.
 
-One of ten thousand looks does so by chance."""
+The standard error is that of the difference of two shares. One of ten thousand looks leaks by chance."""
 _LEAST = 0.05
 """A smaller difference of the two shares is no leak."""
 
@@ -128,7 +128,8 @@ class LookShares:
     @property
     def excess(self) -> float:
         """By how much `counterfactual` exceeds what chance can explain."""
-        chance = max(self.similar * (1 - self.similar), 1 / self.variations)
+        pooled = (self.counterfactual + self.similar) / 2
+        chance = max(2 * pooled * (1 - pooled), 1 / self.variations)
         return self.counterfactual - self.similar - max(_LEAST, _RARE * sqrt(chance / self.variations))
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fhir_gym import make_agent
+from fhir_gym.actions import GRAMMAR, Finish, Get
 from fhir_gym.cli import main
 from fhir_gym.errors import RecordError
-from fhir_gym.suites import Suite, evaluate, open_suite
+from fhir_gym.suites import Suite, evaluate
 from fhir_gym.suites.submission import check_submission
-from fhir_gym.testing.chat_server import ChatServer, GoldOverChat
+from fhir_gym.testing.chat_server import ChatServer, ScriptedReply, offers_actions
 
 Records = list[dict[str, Any]]
 
@@ -138,14 +139,20 @@ def test_tampering_is_refused(folder: Path, tiny: Suite, name: str) -> None:
     assert all("\n" not in problem for problem in problems)
 
 
+def look_and_finish(request: Mapping[str, Any]) -> ScriptedReply | str:
+    """Search once, then finish, with tool calls if the request offers tools."""
+    has_looked = any(message["role"] == "assistant" for message in request["messages"])
+    action = Finish([]) if has_looked else Get("/Patient?_count=1")
+    call = GRAMMAR.to_tool_call(action) if offers_actions(request) else None
+    return action.text() if call is None else ScriptedReply(calls=[call])
+
+
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_an_action_that_the_model_did_not_write_is_refused(tiny: Suite, tmp_path: Path, protocol: Any) -> None:
     pytest.importorskip("openai")
-    with open_suite(tiny) as content:
-        gold = GoldOverChat(next(iter(content.worlds.values())), list(content.tasks))
-    with ChatServer(gold) as server:
+    with ChatServer(look_and_finish) as server:
         agent = make_agent("chat", model="scripted", base_url=server.base_url, api_key="k", protocol=protocol)
-        assert evaluate(tiny, agent, tmp_path).overall.success.share == 1
+        assert evaluate(tiny, agent, tmp_path).complete
     assert [*check_submission(tmp_path, tiny)] == []
     edit_records(tmp_path, lambda records: records[0]["turns"][0].update(action="GET /Patient?_count=7"))
     problems = [*check_submission(tmp_path, tiny)]
