@@ -107,7 +107,8 @@ def _env_spec(rollouts: Sequence[Rollout]) -> Any:
     spec = gymnasium.registry.get(rollouts[0].env_id)
     if spec is not None:
         spec = copy.deepcopy(spec)
-        for argument, attribute in (("grading", "grading"), ("reward", "reward_rule"), ("max_steps", "max_steps")):
+        attributes = {"reward": "reward_rule"} | {name: name for name in ("grading", "max_steps", "observations")}
+        for argument, attribute in attributes.items():
             if len(values := {getattr(rollout, attribute) for rollout in rollouts}) == 1:
                 spec.kwargs[argument] = values.pop()
         splits = {split_of(rollout.task.variation) for rollout in rollouts}

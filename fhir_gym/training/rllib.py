@@ -39,12 +39,15 @@ def menu_ppo(
 
     Raises:
         TrainingError: There is no task.
+        UnknownNameError: A pack or a task does not exist.
         TaskError: A variation does not exist or is not in the split.
         MissingExtraError: RLlib or torch is not installed.
     """
     names = [TaskName(*task) for task in tasks]
     if not names:
         raise TrainingError("menu_ppo needs at least one task")
+    for name in names:
+        EpisodeConfig(name.env_id, split=split).choose_tasks(name.task)
     numbers = EpisodeConfig(names[0].env_id, split=split).require_variations(variations)
     try:
         ppo = import_module("ray.rllib.algorithms.ppo")

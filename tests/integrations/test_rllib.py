@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
 from fhir_gym.training.menu import PLACES, learn_templates
@@ -43,3 +44,9 @@ def test_an_iteration_changes_the_policy_and_never_chooses_empty_places(hospital
         algorithm.stop()
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize(("env_id", "task", "unknown"), [(ENV_ID, "99", "'99'"), ("Nothing-v0", "01", "'Nothing-v0'")])
+def test_a_wrong_name_is_refused_before_ray_starts(tmp_path: Path, env_id: str, task: str, unknown: str) -> None:
+    with pytest.raises(UnknownNameError, match=unknown):
+        menu_ppo(tmp_path / "menu.json", [(env_id, task)])
