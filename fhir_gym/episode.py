@@ -91,10 +91,7 @@ class Episode(AbstractContextManager["Episode"]):
 
     Attributes:
         config: The settings.
-        task: The task.
         step_limit: Number of actions after which the episode is truncated.
-        variation: The variation.
-        world: The world.
 
     Raises:
         UnknownNameError: The pack, task, world, grading or reward rule does not exist.

@@ -47,7 +47,6 @@ class UnknownNameError(FhirGymError, ValueError):
 
     Args:
         kind: What the name refers to (``"task"``, ``"world"``).
-        name: The unknown name.
         known: The names that exist.
     """
 

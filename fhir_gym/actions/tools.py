@@ -38,7 +38,7 @@ def parse_json(text: str) -> tuple[Json, str | None]:
 
 
 def json_problem(text: str) -> str | None:
-    """Return an error message for an invalid JSON text; None for a valid one."""
+    """Return an error message if a text is not valid JSON; None otherwise."""
     try:
         return too_deep(orjson.loads(text))
     except orjson.JSONDecodeError as error:

@@ -148,7 +148,6 @@ class Lookup(_Data):
         tool: Name of the tool.
         arguments: The arguments as JSON text, as the model wrote them.
         result: The result as the model read it.
-        call_id: Id of the call.
         error: Whether the call failed because of a mistake of the model.
     """
 

@@ -22,7 +22,6 @@ class LookupCall:
     Attributes:
         tool: Name of the tool; it may not exist.
         arguments: The arguments as the model wrote them.
-        call_id: Id of the call.
         model: The model's reply that contains this call; None for all calls of a reply except the first.
         retries: Number of failed requests to the provider.
     """

@@ -34,7 +34,7 @@ class LookupRules:
     Attributes:
         toolbox: The tools.
         count_lookups: Whether lookups count towards the step limit.
-        max_lookups: Maximum number of lookups of an episode; None for the step limit of the episode.
+        max_lookups: Maximum number of lookups of an episode; None means the episode's step limit.
     """
 
     toolbox: Toolbox

@@ -26,7 +26,6 @@ class Configuration:
     """What a model may use in an episode.
 
     Attributes:
-        name: Name of the configuration.
         about: Description in one line.
         protocol: ``text`` or ``tools``.
         tools: The setting ``tools`` of `ChatAgent`.

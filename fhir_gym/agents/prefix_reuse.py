@@ -54,15 +54,15 @@ class PrefixReuse:
     """Samples from a model and keeps the keys and values of recent sequences.
 
     Args:
-        model: A transformers model for which `can_reuse` is true. Its weights must not change any more. Its attention
-            function is replaced by a faster one.
+        model: A transformers model for which `can_reuse` is true. Its weights must not change any more. The
+            constructor replaces its attention function by a faster implementation.
     """
 
     def __init__(self, model: Any) -> None:
         self._torch: Any = import_module("torch")
         self._cache_of: Any = import_module("transformers.cache_utils")
         self._model = model
-        # the name since transformers 5.24, and the one before
+        # the parameter's name since transformers 5.24, and its earlier name
         self._cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._kept: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
         self._bytes = 0

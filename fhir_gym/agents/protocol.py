@@ -28,7 +28,6 @@ class EpisodeContext:
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        world: The world.
         seed: Seed of the agent's own randomness; each episode has another seed.
         max_steps: Step limit of the episode.
         prompt: The first observation without the action format, for agents that act by tool calls.

@@ -54,7 +54,6 @@ class ExportedPatient:
     """One Patient.
 
     Attributes:
-        id: Id of the Patient.
         numbers: The id and the values of all identifiers.
         name: Current full name; empty if missing.
         gender: Gender; None if missing.

@@ -47,7 +47,6 @@ class Variant:
     """A base task under a setting; the variant's id is ``ID@SETTING``.
 
     Attributes:
-        setting: The setting.
         case: The changed task.
         changed: Whether the setting changes the correct answer.
     """
@@ -82,7 +81,6 @@ class Point:
     """Results of all tasks under one setting.
 
     Attributes:
-        setting: The setting.
         tasks: Number of tasks.
         left_out: Number of omitted tasks.
         changed: Share of tasks whose correct answer differs from the base task's.

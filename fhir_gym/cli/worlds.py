@@ -213,8 +213,7 @@ def restore(
 ) -> None:
     """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
 
-    The next episode on the server does this too. What cannot be undone does not keep the command from undoing
-    everything else.
+    The next episode on the server does this too. If a change cannot be undone, the command still undoes the others.
 
     Example: fhir-gym worlds restore hospital-small http://localhost:8080/fhir
     """

@@ -179,7 +179,6 @@ class FHIREnv(gymnasium.Env[str, str]):
     Attributes:
         tasks: Keys of the tasks to draw from, in the order of the pack.
         variations: Numbers of the variations to draw from.
-        world: The world.
         config: The settings of the episodes.
 
     Raises:

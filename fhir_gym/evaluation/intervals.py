@@ -26,7 +26,7 @@ class Interval:
     Attributes:
         low: Lower bound.
         high: Upper bound.
-        method: How it was computed.
+        method: The method of computation.
     """
 
     low: float

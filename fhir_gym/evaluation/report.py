@@ -122,7 +122,6 @@ class Report:
     """The metrics of one or more runs, in total and by group.
 
     Attributes:
-        runs: The runs.
         by: Dimensions by which episodes are grouped.
         left_out: A remark about a dimension that is not shown.
         notes: Further remarks, such as about the suites of the runs.

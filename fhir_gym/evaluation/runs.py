@@ -28,7 +28,6 @@ class AgentRun:
         name: Short name that is unique in a report.
         source: The file.
         agent: Name of the agent.
-        settings: Settings of the agent.
         episodes: Metrics of the episodes, with one record per episode.
         repeated: Number of records that were left out because the file contains the same episode several times.
         experiment: Name of the experiment whose folder contains the file; empty without one.

@@ -180,7 +180,6 @@ class RunStatistics:
     """The statistics of a run. Except for `episodes` and `cost`, they count graded episodes only.
 
     Attributes:
-        name: Name of the run.
         experiment: Name of the run's experiment; empty without one.
         configuration: Name of the run's configuration.
         episodes: Number of episodes.

@@ -24,7 +24,6 @@ class VarianceParts:
     Attributes:
         same_prompt: Variance between repeats of the same prompt.
         within_task: Variance between the prompts of a task.
-        between_tasks: Variance between tasks.
     """
 
     same_prompt: float

@@ -21,12 +21,7 @@ class ExperimentFolder:
     any results is replaced.
 
     Args:
-        path: The folder.
         manifest: The manifest of the experiment that is about to run.
-
-    Attributes:
-        path: The folder.
-        manifest: The manifest in the folder.
 
     Raises:
         ExperimentError: The folder holds another experiment or other files, or another process uses it.

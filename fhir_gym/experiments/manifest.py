@@ -93,7 +93,6 @@ class WorldRecord(_Data):
     """A world.
 
     Attributes:
-        name: Name of the world.
         hash: Content hash.
     """
 
@@ -129,7 +128,6 @@ class TrainingRecord(_Data):
     """How the memories are trained.
 
     Attributes:
-        episodes: The training episodes.
         models: The models by role: ``trainer`` (the agent), ``evaluator`` and ``reflector``.
         settings: Settings of the evaluator's and the reflector's model.
         embedder: Embedder of the memory.

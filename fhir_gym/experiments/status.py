@@ -102,7 +102,6 @@ class ConfigurationStatus:
     """How far a configuration is.
 
     Attributes:
-        name: Name of the configuration.
         episodes: Number of test episodes, counting each repeat.
         done: Number of episodes with a verdict.
         successes: Number of successful episodes.
@@ -129,8 +128,6 @@ class ExperimentStatus:
     Attributes:
         experiment: Name of the experiment.
         model: Name of the model.
-        memories: The memories.
-        configurations: The configurations.
         tokens: Number of all tokens.
         cost: Their cost; None if a price is unknown.
     """

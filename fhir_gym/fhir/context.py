@@ -83,7 +83,6 @@ class RequestContext:
         base_url: The server's base URL without a trailing slash; URLs in the answer begin with it.
         counters: The session's ids, tokens and clock.
         handle: Function that answers a further request in the same session, such as a GET entry of a bundle.
-        request: The request.
         pairs: The names and values in the request's query, decoded.
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.

@@ -16,9 +16,6 @@ class Change:
     """A resource written since a checkpoint, even if it has the same content as before.
 
     Attributes:
-        kind: The kind of change.
-        resource_type: The resource type.
-        id: The id.
         before: The earlier resource; None if the resource was created.
         after: The current resource; None if the resource was deleted.
         versions: All versions written since, oldest first, with None for a deletion; empty if the server has no

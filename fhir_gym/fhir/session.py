@@ -67,7 +67,6 @@ class Session(FhirSession):
     the clock start from values in the world's manifest.
 
     Args:
-        world: The world.
         base_url: The server's base URL. A request's Host header takes precedence.
         now: Start of the virtual clock; the world's present if None. Each write advances the clock by a second.
         validation: ``"hapi"`` accepts and drops the same elements as HAPI; ``"strict"`` refuses any resource that is

@@ -86,7 +86,6 @@ class _Play:
     """The episode of a running sample.
 
     Args:
-        episode: The episode.
         state: The state of the sample.
     """
 

@@ -47,7 +47,6 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
     at a time; a call that waits for another call of its session takes no thread.
 
     Args:
-        sessions: The sessions.
         id_name: Name of the argument with the session id.
         id_about: Description of this argument.
         id_required: Whether the argument is required.
@@ -157,7 +156,6 @@ class WorldTools(FhirTools[Session]):
     the server stops. `start_session` makes a copy that only the clients with its id see.
 
     Args:
-        world: The world.
         validation: The validation mode; see `Session`.
         max_sessions: Maximum number of own copies.
         idle_timeout: Seconds without a call after which a copy is closed.

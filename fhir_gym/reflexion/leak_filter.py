@@ -202,7 +202,7 @@ class InstanceData:
         return text.casefold() in self._ids
 
     def _matches(self, text: str) -> list[tuple[int, int, bool]]:
-        """Return the start, the end and whether it is an id, of each match in order."""
+        """Return the start and end of each match, and whether the match is an id, in order."""
         spans: list[tuple[int, int, bool]] = []
         spans += [(m.start(), m.end(), True) for m in re.finditer(r"[\w][\w.-]*", text) if self.is_id(m[0].rstrip("."))]
         words = list(_WORD.finditer(text))

@@ -52,7 +52,6 @@ class Lesson:
     """A lesson as the reflector wrote it, before it is filtered.
 
     Attributes:
-        text: The lesson.
         resource_type: Resource type of a micro lesson; None for a macro lesson.
         operation: Operation of a micro lesson; None for a macro lesson.
     """

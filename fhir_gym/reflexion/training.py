@@ -54,7 +54,6 @@ class EpisodeFacts:
     """A variation with the values in its prompt.
 
     Attributes:
-        variation: The variation.
         values: The values in its prompt.
         request: The prompt without the present time and without the task's fixed instructions.
     """

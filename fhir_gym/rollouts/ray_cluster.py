@@ -62,7 +62,6 @@ class Shipment:
 
     Attributes:
         plan: The plan without episodes and without its world.
-        agent: The agent.
         packs: The pickled packs.
         world_path: Path of the world file on the driver's machine.
         world_hash: Content hash of the world.
@@ -218,7 +217,6 @@ class RayRun:
         agent: The agent. The actors run the episodes of a `ConcurrentAgent` concurrently.
         world: The world, which is sent to machines that do not have it.
         tracker: The budget.
-        cluster: The cluster.
         concurrency: Number of concurrent episodes of a `ConcurrentAgent` in each actor.
 
     Raises:

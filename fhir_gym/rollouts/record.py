@@ -88,7 +88,6 @@ class WorldRecord(_Record):
     """The world of an episode.
 
     Attributes:
-        name: Name of the world.
         hash: Content hash.
     """
 
@@ -100,7 +99,6 @@ class RecordedAgent(Protocol):
     """The attributes of an agent that records contain.
 
     Attributes:
-        name: Name of the agent.
         settings: The agent's settings as plain data.
     """
 
@@ -112,7 +110,6 @@ class AgentRecord(_Record):
     """The agent of an episode.
 
     Attributes:
-        name: Name of the agent.
         settings: The agent's settings.
     """
 
@@ -193,16 +190,11 @@ class Rollout(_Record):
         schema_version: Version of this format.
         package_version: Version of fhir_gym that wrote the record.
         env_id: Env id of the pack.
-        task: The task.
-        world: The world.
-        agent: The agent.
         seed: Seed of the agent's randomness.
         repeat: Index of this run of the variation, from 0.
         grading: The grading that decided success.
-        reward_rule: The reward rule.
         max_steps: The step limit.
         observations: The form of the observations.
-        prompt: The prompt.
         action_format: The rest of the first observation, after the prompt.
         opening: Start of the conversation with the agent's model; None without a model.
         turns: The actions in order.

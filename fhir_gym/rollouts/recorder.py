@@ -75,10 +75,9 @@ class EpisodeRecorder:
     """Performs the actions of one episode and collects the parts of its record.
 
     Args:
-        config: The settings of the episode.
         spec: The episode.
+        config: The settings of the episode.
         agent: The agent, whose name and settings the record contains.
-        world: The world.
         seed: Seed of the agent's randomness.
         server: The running server; see `Episode`.
     """

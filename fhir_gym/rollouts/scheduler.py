@@ -63,7 +63,7 @@ class Place:
 class Scheduler:
     """Runs episodes in places, and hands their rollouts over to the caller.
 
-    The episodes of a lost place start again in another one, unless they have a verdict. Before an exception ends the
+    The episodes of a lost place start again in another place, unless they have a verdict. Before an exception ends the
     run, the rollouts that are left are handed over.
 
     Args:

@@ -40,7 +40,6 @@ class ReplayedTurn:
     """One turn of a replayed episode.
 
     Attributes:
-        observation: The observation of the replay.
         request: The request that the action sent; None for ``FINISH`` and invalid actions.
         changes: The resources that the action wrote, before and after it.
         events: What other people did since the previous action.
@@ -60,7 +59,6 @@ class Timeline:
 
     Attributes:
         entries: The actions and events in order.
-        verdict: The verdict.
         turns: The turns in order.
         required_records: References to the records that the agent must read to know the answer.
         setup: The records that the task added to the world before the episode.

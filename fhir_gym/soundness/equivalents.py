@@ -178,7 +178,7 @@ def _other_writes(gold: GoldRecording, *, is_live: bool) -> Iterator[Policy]:
     tied = any(_pointing(step.body, new) != step.body for step in writes)
     updated = [step.action.url for step in writes if step.before is not None]
     repeated = len(set(updated)) < len(updated)
-    # With several updates of one record, the server may refuse the repeated ones, which refer to earlier versions.
+    # If a record is updated several times, the server may refuse the repeats, which refer to earlier versions.
     if writes and not repeated and not any(step.created for step in gold.steps):
         yield same("the same updates once more", gold, [*gold.steps, *writes])
     if len(writes) > 1 and not tied and not repeated:

@@ -66,7 +66,7 @@ def constant_answers(prompt: str, number_asked: bool) -> Iterator[Policy]:
 
 
 def always_create(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that create one resource, empty or copied from a seeded one, and answer with the new id.
+    """Yield policies that create an empty resource or a copy of a seeded resource, and answer with the new id.
 
     Each type that the task requires is tried.
     """
@@ -475,7 +475,7 @@ def _finishing_late(run: PolicyRun, gold: GoldRecording) -> Iterator[Policy]:
         elif step.body["status"] == "in-progress":
             in_progress.setdefault(step.body["id"])
         else:
-            # Work on a Task that began earlier may have been interrupted, so the writes may be for that one.
+            # The writes may be for a Task that was begun earlier and interrupted.
             is_first = next(iter(in_progress), "") == step.body["id"]
             in_progress.pop(step.body["id"], None)
             *others, last = writes or [number]

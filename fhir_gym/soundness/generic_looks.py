@@ -43,12 +43,7 @@ _LEAST = 0.05
 
 
 def generic_looks(resource_type: str, world: World) -> Iterator[str]:
-    """Yield URLs of reads and searches that depend only on the type of a record and on the present.
-
-    Args:
-        resource_type: The type.
-        world: The world.
-    """
+    """Yield URLs of reads and searches that depend only on the type of a record and on the present."""
     yield from (f"/_history?_count={count}" for count in (20, 200))
     yield f"/{resource_type}/_history?_count=20"
     moments = [instant(world.now - timedelta(days=days)) for days in _DAYS]
@@ -71,9 +66,10 @@ def generic_looks(resource_type: str, world: World) -> Iterator[str]:
 def similar_records(task: Task[Any], variation: Variation, counterfactual: Resource, world: World) -> list[str]:
     """Return references to the records that a search cannot tell from a counterfactual without the prompt.
 
-    They are its siblings, see `Task.siblings`. If the scene has none of its type, they are records of the scene, or of
-    the world for a task without a scene: as far as there are at least three of them, those with the status, intent,
-    code, category and type of the counterfactual. Of these, the two with the nearest dates are compared with it.
+    They are its siblings; see `Task.siblings`. Without siblings of its type, they are records of the scene, or of the
+    world for a task without a scene. For each of status, intent, code, category and type, only the records with the
+    counterfactual's value remain, if there are at least three. The two remaining records with the nearest dates are
+    returned.
     """
     kind = counterfactual["resourceType"]
     siblings = sorted(name for name in task.siblings(variation.params) if name.startswith(f"{kind}/"))

@@ -55,7 +55,6 @@ class MemoizedSession(Session):
     the latest that it made or returned to.
 
     Args:
-        world: The world.
         settings: Arguments of `Session`.
     """
 
@@ -190,7 +189,6 @@ class PolicyRun:
 
     Attributes:
         name: Name of the policy; for a further answer of the policy, the name of that answer.
-        actions: The actions.
         end: The end state.
         verdict: The verdict. Tool usage is measured only for the reference solution.
     """
@@ -207,9 +205,6 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     The start state is prepared once. The sessions remember responses, because most policies send the same requests.
 
     Args:
-        task: The task.
-        variation: The variation.
-        world: The world.
         settings: Arguments of `World.session`.
     """
 

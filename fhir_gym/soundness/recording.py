@@ -20,7 +20,6 @@ class RecordedStep:
     """One request of the reference solution.
 
     Attributes:
-        action: The action.
         body: The parsed JSON body; None for a request without a body.
         answer: The parsed response.
         before: The resource before an update; None for other requests.
@@ -47,7 +46,6 @@ class GoldRecording:
 
     Attributes:
         steps: The requests.
-        answer: The answer.
         setup: The seeded resources.
         ids: Known ids for each type; seeded resources come first.
         residents: The id of one resource of the world for each type.

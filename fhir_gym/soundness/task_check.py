@@ -68,7 +68,7 @@ def sampled(policies: Iterable[Policy], steps: int, seed: str) -> Iterator[Polic
 
 
 def _sample(items: Sequence[T], names: Sequence[str], most: int, rng: random.Random) -> list[T]:
-    """Choose at most so many items, in their order: in turn one of each kind, which is the name before `` = ``."""
+    """Choose at most `most` items, in turn from each kind. The kind is the name before `` = ``. Keep the order."""
     if len(items) <= most:
         return list(items)
     kinds: dict[str, list[int]] = {}

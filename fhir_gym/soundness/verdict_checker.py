@@ -96,7 +96,7 @@ class VerdictChecker:
             return True
         if expected == "fail unless gold's" and _deeds(run) == self._gold:
             return True
-        # In a live task, some of what the reference solution does may be useless, because a request is withdrawn.
+        # In a live task, some actions of the reference solution may be useless, because a request is withdrawn.
         may_replace = expected == "fail unless replaced" or self._task.is_live
         return may_replace and run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
 

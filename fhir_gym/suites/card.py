@@ -97,8 +97,6 @@ class PackCard(_Part):
     """The part of a card about one pack.
 
     Attributes:
-        env_id: Env id of the pack.
-        version: Version of the pack.
         world: Name of the world.
         world_hash: Content hash of the world.
         max_steps: Step limit.

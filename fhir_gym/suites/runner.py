@@ -114,11 +114,10 @@ def _require_date(date: str | None) -> None:
 
 
 class _Evaluation:
-    """The episodes of an evaluation: those that are planned, and those that are recorded.
+    """The planned and the recorded episodes of an evaluation.
 
     Args:
         content: The suite.
-        agent: The agent.
         repeats: Number of runs of each episode.
         seed: Seed of the runs.
 

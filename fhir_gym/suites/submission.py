@@ -51,8 +51,6 @@ class _Submission:
     """The files of an evaluation.
 
     Args:
-        folder: The folder.
-        card: The card in it.
         content: The suite.
     """
 
@@ -140,7 +138,7 @@ class _Submission:
 
 
 def _differences(rollout: Rollout, content: SuiteContent) -> Iterator[str]:
-    """Yield how a record differs from what its actions lead to, and from what the model wrote."""
+    """Yield the differences between a record and the replay of its actions, and between it and the model's replies."""
     for number, turn in enumerate(rollout.turns, 1):
         if not _is_in_reply(turn):
             yield f"turn {number}: the model's reply does not contain the action"

@@ -127,7 +127,6 @@ class SuiteContent:
     """A suite with its open worlds and the content of its episodes.
 
     Attributes:
-        suite: The suite.
         worlds: The world of each pack, by env id.
         tasks: The content of each episode, by env id, task and variation.
         hash: Hash of the list of episodes, of their content, of the worlds, and of the rules. Results of different

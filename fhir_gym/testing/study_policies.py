@@ -54,9 +54,9 @@ class _Knowledge:
     """What the simulated model has read in an episode.
 
     Attributes:
-        memory: Whether it has read reflections.
+        memory: Whether the model has read reflections.
         grounded: Whether these reflections refer to the specification.
-        specification: Whether it has read the specification.
+        specification: Whether the model has read the specification.
     """
 
     memory: bool = False

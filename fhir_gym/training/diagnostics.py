@@ -21,7 +21,6 @@ class TrainingEpisode:
     """An episode that a model in training has played.
 
     Attributes:
-        task: The task.
         variation: Number of the variation.
         reward: The reward; None after an infrastructure failure.
         success: Whether the episode succeeded; None after an infrastructure failure.

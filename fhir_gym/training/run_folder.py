@@ -81,9 +81,7 @@ class RunFolder:
     the run goes on (weights, optimizer, counters, random states, curriculum) from the checkpoint and from nothing else.
 
     Args:
-        path: The folder.
         recipe: Name of the recipe, such as ``"sft"``.
-        config: The config.
 
     Raises:
         TrainingError: The folder holds a run of another recipe or with another config, holds other files, or is in use

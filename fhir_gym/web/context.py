@@ -67,9 +67,7 @@ class ViewerContext:
 
     Attributes:
         index: The episodes of the given files.
-        worlds: The worlds.
         links: The URLs of the pages.
-        templates: The templates.
         plays: The episodes that people play.
         search: The search in the texts of the episodes.
         form_token: Secret that each form of the viewer contains, so that other sites cannot send forms.

@@ -77,7 +77,6 @@ class PageWriter:
 
     Args:
         context: The viewer.
-        folder: The folder.
         names: Names of all pages, which decide which links lead somewhere.
     """
 

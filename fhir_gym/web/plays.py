@@ -47,7 +47,6 @@ class Play:
         id: The id, which nobody can guess.
         config: The settings of the episode.
         spec: The task and the variation.
-        world: The world.
         clock: Function that returns the time in seconds.
     """
 

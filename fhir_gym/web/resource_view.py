@@ -88,7 +88,6 @@ class Table:
     """The resources of one type in a Bundle.
 
     Attributes:
-        resource_type: The type.
         columns: Titles of the columns; the first column has the ids.
         rows: The cells of each resource.
         number: Number of resources of this type, of which the table may show fewer.
@@ -362,7 +361,6 @@ class Column:
     """One column.
 
     Attributes:
-        title: The title.
         paths: Paths of elements, of which the first that a resource has is shown. A path is an element name
             (``code``), a name with a choice of types (``value[x]``), or such names separated by dots.
     """

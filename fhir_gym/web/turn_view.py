@@ -51,8 +51,7 @@ class ReplyView:
     """What a model replied.
 
     Attributes:
-        reply: The reply.
-        content: Its text; None for a reply without text.
+        content: The text; None for a reply without text.
         calls: Name and arguments of each tool call.
         reasoning: Its reasoning; None without one.
         raw: The original content as JSON, if it differs from `content`.
@@ -90,7 +89,7 @@ class TurnView:
         failed: Whether the action was invalid or the server refused the request.
         body: The request's body; None without one.
         shows_body: Whether the body is shown unfolded, because the turn does not show the changed elements.
-        answer: The response's body, or the observation if it is not a response; None for an empty one.
+        answer: The response's body, or an observation that is not a response; None for an empty body.
         location: The Location header of an answer without body.
         is_open: Whether the answer is shown unfolded.
         notes: Further data from the agent as JSON; None without data.
@@ -261,7 +260,6 @@ class CheckView:
     """One check.
 
     Attributes:
-        check: The check.
         expected: The expected value as text; empty for none.
         actual: The found value as text; empty for none.
         turns: Numbers of the turns that the check is about.

@@ -78,7 +78,7 @@ def compare(
     Args:
         world: The world.
         url: Base URL of the server.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         extra: Whether resources that only the server has are differences.
         most: Maximum number of differences to return; all are counted.
         progress: Called with the number of compared resources and the total.

@@ -38,7 +38,7 @@ class JsonClient:
     Args:
         url: Base URL, such as ``http://localhost:8080/fhir``. A user and password in the URL are sent as basic
             authentication.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         timeout: Maximum time of one request and its reply in seconds.
         pause: Function that waits before a retry; called with the number of seconds.
 

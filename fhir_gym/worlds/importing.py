@@ -133,7 +133,7 @@ def import_server(
         name: Name of the world; by default derived from the URL.
         replace: Whether to replace an existing world.
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         page_size: Requested page size; a server may send smaller pages.
         progress: Called with the number of processed resources (first fetched, then written) and the total.
         on_report: Called with the report before the world is returned.

@@ -18,7 +18,6 @@ class CachedWorld:
     """The files of one world in the cache.
 
     Attributes:
-        name: Name of the world.
         generated: Whether the world can be rebuilt; an imported world cannot be rebuilt after its removal.
         files: World files; for a generated world, the files of all seeds and generator versions.
         unfinished: Folder of an interrupted import from a server; the same import, if repeated, resumes from this

@@ -21,7 +21,7 @@ class RestoreReport:
         world: Name of the world.
         server: Base URL of the server.
         resources: Type and id of each resource that was restored or deleted.
-        left: What could not be undone; empty unless `force`.
+        left: The changes that could not be undone; empty unless `force`.
     """
 
     world: str
@@ -41,7 +41,7 @@ def restore(
     """Undo the changes that an interrupted episode has left on a server.
 
     The next episode on the server does this too. Without a comparison, this machine must have run the episode, because
-    its journal of the server tells what to undo.
+    its journal of the server lists the changes to undo.
 
     Args:
         world: The world of the episode.
@@ -50,7 +50,7 @@ def restore(
             only the server has are deleted.
         force: Whether to forget what cannot be undone, unreadable notes and the notes of other worlds, instead of
             raising. Everything else is undone in both cases.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
 
     Raises:
         InfraError: The server is in use, does not answer, does not contain the world, or cannot be restored.

@@ -45,9 +45,6 @@ class UploadPlan:
 
     Resources in cycles have two steps: first without the references between them, then complete.
 
-    Args:
-        world: The world.
-
     Attributes:
         steps: The steps in order.
         positions: For each number of a resource, the number of resources that are sent before it.

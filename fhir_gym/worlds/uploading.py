@@ -59,7 +59,7 @@ def upload(
         url: Base URL of the server, such as `http://localhost:8080/fhir`.
         add: Whether the server may have other resources of the world's types. They stay, except that resources with
             the same type and id are replaced.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         progress: Called with the number of processed resources and the total. If the server has resources of the
             world's types, all resources are first read, then sent, then compared; otherwise they are sent and compared.
 
@@ -82,7 +82,6 @@ class _Upload:
 
     Args:
         client: Client of the server.
-        world: The world.
         journal: The record of earlier runs.
         progress: Called with the number of processed resources and the total.
     """

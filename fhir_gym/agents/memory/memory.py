@@ -56,7 +56,6 @@ class Memory:
     """Reflections with exact retrieval of micro reflections and retrieval of macro reflections by similarity.
 
     Args:
-        reflections: The reflections.
         embedder: Embedder for macro reflections; None for `HashedEmbedder`.
         models: Names of the models that made the memory, by role.
         specification: Hash of the specification that the reflector could read; None without a specification.

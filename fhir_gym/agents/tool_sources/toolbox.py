@@ -21,12 +21,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Toolbox:
     """The tools of several sources.
 
-    Args:
-        sources: The sources.
-
-    Attributes:
-        sources: The sources.
-
     Raises:
         FhirGymError: Two sources or tools have the same name, or providers refuse a name.
     """

@@ -1,4 +1,4 @@
-"""A request in the form in which it goes to a server elsewhere, and its answer in the form that the agent asked for."""
+"""A request as it is sent to a server elsewhere, and its answer in the format that the agent requested."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class RefusedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request in the form in which it is sent.
+    """A request as it is sent.
 
     Attributes:
         request: The request. Writes ask for JSON.
         parts: The request, or the entries of its bundle that are sent.
-        writes: Whether it may write.
+        writes: Whether the request may write.
         refused: The entries of its bundle that are not sent, by their position.
     """
 
@@ -79,7 +79,7 @@ class Outgoing:
     refused: Mapping[int, RefusedEntry] = field(default_factory=dict)
 
     def woven(self, sent: Sequence[T], refused: Mapping[int, T]) -> list[T]:
-        """Return what belongs to each entry of the bundle, from what belongs to its entries that are sent or not."""
+        """Merge values for the sent and the refused entries into one list, in the order of the bundle."""
         rest = iter(sent)
         return [refused[n] if n in refused else next(rest) for n in range(len(sent) + len(refused))]
 

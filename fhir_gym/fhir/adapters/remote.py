@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _UnreadableError(FhirServerError):
-    """The server answers, but not with the resource, and does not say that there is none."""
+    """The answer neither contains the resource nor says that it does not exist."""
 
 
 class _LeftError(FhirServerError):
@@ -83,16 +83,16 @@ class RemoteSession(FhirSession):
         url: The server's base URL (``http://localhost:8080/fhir``).
         world: The world that the server must contain. Tasks use the world's records, and the world's `now` is the
             episode's clock.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         client: The HTTP client; a new one with the credentials if None.
         timeout: The time to wait for an answer, in seconds.
         lock: The lock of the server, if the caller holds it; None to hold one until the session is closed.
-        undo: Earlier states of resources to restore first; None for those that an interrupted session has noted.
-        force: Whether to forget changes that cannot be undone, instead of raising.
+        undo: Earlier states of resources to restore first; None for the states in the journal.
+        force: Whether to drop changes that cannot be undone from the journal, instead of raising.
 
     Attributes:
         restored: The resources that the constructor has restored.
-        left: What it could not restore, and has forgotten.
+        left: The changes that the constructor could not undo and has dropped from the journal.
 
     Raises:
         InfraError: The server does not answer, does not contain the world, is in use, or cannot be restored; or the CA
@@ -209,7 +209,7 @@ class RemoteSession(FhirSession):
         self._lost.pop()
 
     def _unforeseen(self, sent: SentWrite, foreseen: Set[Key]) -> str | None:
-        """Return what the server has written since a write was sent, and is not foreseen; None if there is nothing."""
+        """Describe the unforeseen versions that the server has written since a write; None if there are none."""
         told = versions_since(self._http, sent.time) if sent.time else None
         if told is None:
             return None
@@ -313,14 +313,14 @@ class RemoteSession(FhirSession):
         )
 
     def _readable(self, resource_type: str, id: str) -> Resource | None:
-        """Read a resource; return a stand-in that equals no state for one that the server does not let read."""
+        """Read a resource. If the server refuses the read, return a placeholder that equals no state."""
         try:
             return self.read(resource_type, id)
         except _UnreadableError:
             return {"resourceType": resource_type, "id": id, "unreadable": True}
 
     def _find_lost(self) -> list[str]:
-        """Log what the writes without a clear answer have changed; describe those of which the server does not tell."""
+        """Log the changes of the writes without a clear answer; describe the writes whose changes remain unknown."""
         if not self._lost:
             return []
         sleep(SETTLING)

@@ -50,7 +50,7 @@ class RemoteClient:
 
     Args:
         url: Base URL of the server.
-        credentials: Headers and certificate authority; None for a server that needs none.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
         client: The HTTP client; a new one with the credentials if None.
         timeout: Maximum time of one request and its answer, in seconds.
 
@@ -93,8 +93,7 @@ class RemoteClient:
 
         Args:
             request: The request.
-            repeatable: Whether it does no harm if the server carries out the request twice; by default, whether it is
-                a GET or HEAD.
+            repeatable: Whether the request may be carried out twice without harm. By default, only GET and HEAD may.
 
         Raises:
             NotSentError: The server did not carry out the request.
@@ -244,7 +243,7 @@ def read_all(
 
 
 def _read_batch(client: RemoteClient, keys: Sequence[Key]) -> dict[Key, Resource | None]:
-    """Return the resources of which the answer to a batch tells."""
+    """Return the resources that the answer to a batch contains or reports as missing."""
     entries = [
         {"request": {"method": "GET", "url": f"{quote(kind, safe='')}/{quote(id, safe='')}"}} for kind, id in keys
     ]

@@ -1,4 +1,4 @@
-"""What a remote server did, according to its responses, and to the resources before and after a request."""
+"""Derive the effects of a request from a remote server's response and the resources before and after."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ResourceStates(NamedTuple):
 
 
 class WriteAnswer(NamedTuple):
-    """What a server says about a request or an entry of a bundle: the status, and the version to which it refers."""
+    """A server's answer to a request or to an entry of a bundle: its status, and the version that it names."""
 
     status: int
     type: str = ""
@@ -53,7 +53,7 @@ class WriteAnswer(NamedTuple):
 
 
 def answers(request: Request, response: Response) -> list[WriteAnswer]:
-    """Return what a server says about a request, or about each entry of a bundle; nothing for a refused bundle."""
+    """Return the answer to a request, or to each entry of a bundle; empty for a refused bundle."""
     if not is_bundle(request):
         place = response.headers.get("Content-Location") or response.headers.get("Location") or ""
         return [_answer(response.status, place)]

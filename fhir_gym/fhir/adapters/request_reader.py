@@ -1,8 +1,8 @@
-"""The form in which a request goes to a server elsewhere: what the embedded server understands of it, and nothing else.
+"""Reduces a request for a server elsewhere to the parts that the embedded server understands.
 
-Servers differ in what they make of an unusual request, and a write that the session reads in another way than the
-server cannot be undone. So the session reads each request as the embedded server does, and sends its own text of what
-it has read: decoded paths, parsed resources, known headers, interactions and operations. The embedded server answers
+Servers interpret an unusual request differently, and the session cannot undo a write that it misread. So the session
+parses each request as the embedded server does, and sends a new request made of the parsed parts: decoded paths,
+resources, known headers, interactions and operations. The embedded server answers
 every other request, which is never sent.
 """
 
@@ -67,7 +67,7 @@ class RequestReader:
         self._session.close()
 
     def read(self, request: Request) -> Outgoing | Response:
-        """Return the request in the form in which it is sent, or the answer to a request that is not sent."""
+        """Return the request to send, or the answer to a request that is not sent."""
         request = without_surrogates(request)
         store = self._session.store
         try:
@@ -198,8 +198,8 @@ class RequestReader:
     def _bundle(self, request: Request) -> Outgoing | Response:
         """Read a batch or a transaction.
 
-        The embedded server answers the entries that are not sent; an entry that is sent has a stand-in there. If that
-        answer is an error, it is the answer to the whole bundle.
+        The embedded server answers the entries that are not sent; a placeholder replaces each entry that is sent. If
+        the embedded server answers with an error, this is the answer to the whole bundle.
         """
         self._check_size(request)
         if request.path not in ("", "/") or "text/html" in request.headers.get("accept", ""):
@@ -240,7 +240,7 @@ class RequestReader:
         return Outgoing(sent.request, tuple(part for part, _ in parts.values()), writes, refused)
 
     def _entry(self, request: Request, entry: BundleEntry) -> tuple[RequestPart, Resource]:
-        """Return an entry in the form in which it is sent."""
+        """Return an entry as it is sent."""
         entry.check()
         asked: Resource = {"method": entry.verb}
         if entry.verb == "GET":
@@ -365,7 +365,7 @@ def _patch(content_type: str, body: bytes) -> tuple[str, Json]:
 
 
 def _patch_resource(resource: Resource) -> Resource:
-    """Return the resource of a PATCH entry in the form in which it is sent."""
+    """Return the resource of a PATCH entry as it is sent."""
     read_patch_resource(resource)
     if resource["resourceType"] != "Binary":
         return resource

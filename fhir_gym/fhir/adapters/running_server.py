@@ -27,10 +27,9 @@ class RenamedSession(FhirSession):
     """A session under another base URL.
 
     Requests may contain the other URL, for example in a Bundle, and answers contain it instead of the server's own.
-    What `read`, `versions`, `search` and `changes` return is not renamed.
+    The results of `read`, `versions`, `search` and `changes` keep the server's URL.
 
     Args:
-        session: The session.
         base_url: The base URL that the agent sees.
     """
 
@@ -111,8 +110,8 @@ class RunningServer(AbstractContextManager["RunningServer"]):
 
     Args:
         url: Base URL of the server.
-        credentials: Headers and certificate authority; None for a server that needs none.
-        shown_url: Base URL that agents see and use; None for the server's own.
+        credentials: Headers and certificate authority; None if the server needs no credentials.
+        shown_url: Base URL that agents see and use; None for the server's base URL.
 
     Raises:
         InfraError: Another process, environment or run uses the server.

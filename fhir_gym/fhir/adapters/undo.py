@@ -24,7 +24,7 @@ from fhir_gym.types import Json, Resource
 
 
 def batches_by_reference(resources: Sequence[Resource], size: int) -> list[list[Resource]]:
-    """Divide resources so that each one is in the same batch as those to which it refers, or in a later batch.
+    """Divide resources into batches so that each refers only to resources of its own or an earlier batch.
 
     Args:
         resources: The resources.
@@ -71,14 +71,14 @@ _BATCH = 500
 def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> list[str]:
     """Restore changed resources, delete new resources, and remove labels that a PUT would keep.
 
-    What the server refuses does not keep it from undoing everything else.
+    If the server refuses to undo a change, the others are undone all the same.
 
     Args:
         client: The server.
         changed: The resources with their earlier states, each with its current state.
 
     Returns:
-        What the server has refused.
+        Descriptions of the changes that the server refused to undo.
 
     Raises:
         FhirServerError: The server does not answer.
@@ -104,7 +104,7 @@ def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resou
 
 
 def _undo(client: RemoteClient, entries: list[dict[str, Any]]) -> list[str]:
-    """Run entries as a transaction; if the server refuses it, run each on its own, as long as that helps."""
+    """Run entries as a transaction. If the server refuses it, run each entry alone, as long as that helps."""
     if not entries:
         return []
     response = _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
@@ -181,8 +181,8 @@ class SentWrite:
 
     Attributes:
         request: Method and path.
-        creates: Whether it may create resources with ids from the server.
-        time: The server's time before the write; None if the server has no history of itself.
+        creates: Whether the write may create resources with ids from the server.
+        time: The server's time before the write; None if the server has no system-level history.
         doubt: How the server's answer differs from the request; empty if there is no answer.
     """
 
@@ -193,7 +193,7 @@ class SentWrite:
 
     @property
     def problem(self) -> str:
-        """Why it is not known what the write did."""
+        """Why the effect of the write is unknown."""
         return f"the server {self.doubt}" if self.doubt else f"{self.request} has an unknown outcome"
 
 
@@ -202,7 +202,6 @@ class UndoJournal:
 
     Args:
         folder: The folder of the server, whose lock the caller holds.
-        world: The world.
         server: Base URL of the server.
         discard: Whether to delete the file first.
         force: Whether to drop what is unusable in the file, and the files of other worlds.

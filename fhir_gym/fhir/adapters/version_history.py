@@ -1,4 +1,4 @@
-"""What a server says that it has written: the versions since a time, in the history of the whole server."""
+"""The versions that a server has written since a time, from its system-level history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Version(NamedTuple):
 
 
 def present(client: RemoteClient) -> str | None:
-    """Return a time on a server's clock from which on all later versions are; None if it has no history of itself."""
+    """Return a time on the server's clock before all later versions; None without a system-level history."""
     try:
         return _present(client.page("/_history?_count=1"))
     except FhirError:
@@ -40,7 +40,7 @@ def present(client: RemoteClient) -> str | None:
 
 
 def versions_since(client: RemoteClient, time: str) -> tuple[list[Version], str] | None:
-    """Return the versions since a time, newest first, and the present time; None if the server does not tell."""
+    """Return the versions since a time, newest first, and the present time; None if the server does not return them."""
     versions: list[Version] = []
     later: str | None = None
     url: str | None = f"/_history?_since={quote(time)}&_count={_PAGE}"
@@ -58,7 +58,7 @@ def versions_since(client: RemoteClient, time: str) -> tuple[list[Version], str]
 
 
 def _present(history: Resource) -> str | None:
-    """Return the time at which a server told its history, just after the newest version."""
+    """Return the time of a history Bundle, which is not before its newest version."""
     entries = _entries(history)
     newest = _time(entries[0].get("resource")) if entries else None
     now = _time(history) or newest

@@ -87,7 +87,6 @@ class ExtensionDefinition:
     Attributes:
         contexts: The elements at which it may be (``Patient``, ``Element`` …).
         types: The types of its value; empty if it has parts instead.
-        modifier: Whether it is a modifier.
         parts: Its parts by their URL.
     """
 

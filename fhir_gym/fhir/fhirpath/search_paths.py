@@ -48,7 +48,6 @@ class SearchPath:
     """The path from a resource to an indexed element.
 
     Attributes:
-        steps: The steps.
         type: The FHIR type of the element.
         content: The type or path with which `definitions.children` returns the elements of its value; empty for a
             primitive value.

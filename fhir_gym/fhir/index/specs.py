@@ -43,7 +43,6 @@ class IndexField:
         kind: The parameter type (``token`` …).
         pids: The path ids of its rows.
         target: The type that a reference must point to; None if the parameter does not restrict it.
-        paths: The indexed paths.
     """
 
     kind: str

@@ -238,7 +238,6 @@ class _EntryPlan:
     """The planned write of a transaction's entry.
 
     Attributes:
-        entry: The entry.
         run: Function that performs the write.
         target: ``Type/id`` of the resource to write; "" if it is not known in advance or nothing is written.
     """

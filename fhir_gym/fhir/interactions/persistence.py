@@ -76,7 +76,6 @@ class WriteResult:
 
     Attributes:
         type: The resource type.
-        id: The id.
         version: The version; 0 if the resource never existed.
         updated: Milliseconds since the epoch.
         status: The HTTP status: 201 for a new resource.

@@ -108,7 +108,6 @@ class SuccessOutcome:
     """One success message, rendered on demand.
 
     Attributes:
-        kind: The kind of success.
         where: The versioned location ``Patient/1/_history/1``, or ``Patient/1`` for a resource that never existed.
         url: The conditional URL to quote.
         in_bundle: Whether the write was a bundle's entry; HAPI then omits some elapsed times.

@@ -50,7 +50,7 @@ def create(ctx: RequestContext, target: Target) -> Response:
 
 
 def update(ctx: RequestContext, target: Target) -> Response:
-    """PUT [type]/[id], which may name the current version; an If-Match header is respected."""
+    """PUT [type]/[id]. The URL or an If-Match header may name the version to replace."""
     resource_type, id = target.resource_type, target.id
     ctx.doing("update", resource_type, id)
     resource = posted_resource(ctx.request, target, ctx.strict)

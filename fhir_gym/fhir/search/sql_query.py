@@ -40,8 +40,8 @@ class SortKey:
         text: SQL expression, with ``{rid}`` and ``{db}`` as placeholders for the resource and the schema.
         values: Values of the expression's ``?`` placeholders.
         descending: Whether the order is descending.
-        field: The index field, if a resource has at most one row of this field, which the query then joins; else None.
-        column: The column of the joined row.
+        field: The index field whose row the query joins; None if a resource may have several rows of the field.
+        column: The column of that row.
     """
 
     text: str

@@ -33,8 +33,7 @@ class Batch:
     """Resources of one type that were loaded together. Copies of `Unindexed` share a batch.
 
     Args:
-        resource_type: The type.
-        resources: Rids and resources. A resource may be stored as JSON text, which is parsed if needed.
+        resources: Pairs of row id and resource. A resource may be JSON text, which is parsed when needed.
         known: The pickled index rows computed so far, by path id. The batch adds those that it computes.
     """
 

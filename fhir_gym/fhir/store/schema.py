@@ -76,7 +76,6 @@ class ResourceRow(NamedTuple):
 
     Attributes:
         rid: Number of the resource in creation order; all its versions have the same number.
-        type: Resource type.
         id: Logical id.
         version: Version number.
         updated: Milliseconds since the epoch.

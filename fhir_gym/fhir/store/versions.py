@@ -18,7 +18,6 @@ class _Versions(Sequence[ResourceRow]):
     """Versions that are read one by one, because together they may be larger than memory.
 
     Args:
-        store: The store.
         keys: For each version, its number in the overlay's log (0 for the world's version) and its rid.
     """
 

@@ -78,7 +78,6 @@ class WorldFile:
     A pickled world is only its path, so worker processes open the same file.
 
     Args:
-        path: The file.
         manifest: The manifest stored in the file.
     """
 

@@ -1,7 +1,7 @@
-"""Read the JSON of a resource into a tree of elements, and report where its shape is not that of the definitions.
+"""Read the JSON of a resource into a tree of elements, and report where its shape differs from the definitions.
 
-What cannot be read (an unknown property, a list in place of an object) is reported and left out of the tree, so that
-later checks see it as missing, as in HAPI.
+Unreadable content (an unknown property, a list in place of an object) is reported and left out of the tree. Later
+checks treat it as missing, as HAPI does.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Node:
         definition: The path of its definition (``Observation.value[x]``).
         content: The type or path whose elements are its children; empty for a primitive.
         element: The definition; None for the resource itself.
-        path: Where it is, as FHIRPath (``Observation.value.ofType(Quantity)``).
-        steps: Where it is in the JSON.
+        path: FHIRPath of the element (``Observation.value.ofType(Quantity)``).
+        steps: The position in the JSON.
         parent: The element around it.
         children: The elements in it, in the order of their definition.
         text: The text of a primitive value; None without a value.
@@ -66,14 +66,14 @@ class Node:
 
     @property
     def cached_json(self) -> Any:
-        """The element as JSON; it is built once, as many invariants look at the whole resource."""
+        """The element as JSON; cached, because many invariants look at the whole resource."""
         if "json" not in self.cache:
             self.cache["json"] = self.json()
         return self.cache["json"]
 
     @property
     def size(self) -> int:
-        """The number of elements in it, and this one."""
+        """The number of elements, including this element."""
         if "size" not in self.cache:
             self.cache["size"] = 1 + sum(child.size for child in self.children)
         size: int = self.cache["size"]
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def contained(self) -> Mapping[str, Node]:
-        """The resources that this one contains, by id; the first of several with an id."""
+        """The contained resources by id; if several have the same id, the first."""
         if "contained" not in self.cache:
             nodes: dict[str, Node] = {}
             for node in self.find_all("contained"):
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def is_resource(self) -> bool:
-        """Whether this is a resource: the one sent, a contained one, or one of a Bundle."""
+        """Whether this is a resource: the sent resource, a contained resource, or a resource of a Bundle."""
         return self.element is None or self.element.type == "Resource"
 
     @property
@@ -201,7 +201,7 @@ class _Reader:
     """Reads one resource.
 
     Args:
-        issues: Where it reports.
+        issues: The list that receives the issues.
     """
 
     def __init__(self, issues: Issues) -> None:

@@ -49,10 +49,8 @@ class Markup:
     """An element of XHTML.
 
     Attributes:
-        name: Its name.
-        attributes: Its attributes.
         children: The elements in it.
-        has_text: Whether it has text of its own that is not white space.
+        has_text: Whether the element directly contains text other than white space.
     """
 
     name: str

@@ -152,11 +152,7 @@ def _refusal(status: int, diagnostics: str, code: str) -> Response:
 
 
 class EpisodeTools:
-    """The tools of the action grammar on one episode.
-
-    Args:
-        episode: The episode.
-    """
+    """The tools of the action grammar on one episode."""
 
     name = "fhir-gym-episode"
     instructions = "Health records on a FHIR R4 server, for one task. finish ends the task with your answer."

@@ -140,11 +140,7 @@ def days(value: str) -> float | None:
 
 
 class Background:
-    """Data for comparison that all scenes of a task share: the world's records and the codes seen so far.
-
-    Args:
-        world: The world.
-    """
+    """Data for comparison that all scenes of a task share: the world's records and the codes seen so far."""
 
     def __init__(self, world: World) -> None:
         self.today = world.now.timestamp() / _DAY

@@ -185,7 +185,6 @@ class VerdictReview(BaseModel):
         phrasing: Index of the prompt wording, or ``brief``.
         repeat: Index of the run of the variation.
         agent: Name of the agent, with its model if it has one.
-        success: Whether the verdict is a success.
         explanation: The verdict's explanation.
         opinion: The model's opinion.
         check: Name of the check that the model disputes; empty if it names none.

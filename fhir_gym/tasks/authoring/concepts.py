@@ -17,7 +17,6 @@ class Concept(Params):
 
     Attributes:
         system: URI of the code system.
-        code: The code.
         display: The display text.
     """
 

@@ -243,7 +243,6 @@ class PersonCandidate:
     Attributes:
         given: Given name.
         family: Family name.
-        birth_date: Date of birth.
         id: Id of the record; empty for a person without a record.
     """
 

@@ -87,7 +87,6 @@ class Person(Params):
         birth_date: Date of birth (``1985-03-20``).
         phone: Telephone number.
         line: Street address.
-        city: City.
         state: Two-letter state code.
     """
 

@@ -167,11 +167,7 @@ class IdAllocator:
         self._given: set[str] = set()
 
     def new(self, resource_type: str = _UNTYPED) -> str:
-        """Allocate an id.
-
-        Args:
-            resource_type: Type of the resource.
-        """
+        """Allocate an id."""
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)

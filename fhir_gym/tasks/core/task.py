@@ -191,7 +191,6 @@ class ExpectedChange:
 
     Attributes:
         kind: ``created``, ``updated`` or ``deleted``.
-        resource_type: Type of the resource.
         id: Id of the resource; None if the server or the agent chooses it.
     """
 

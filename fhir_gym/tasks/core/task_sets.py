@@ -17,7 +17,7 @@ class TaskSet(Mapping[str, Task[Any]]):
 
     Args:
         tasks: The tasks by their keys without dials.
-        dials: Values of dials that all tasks get. If there are any, the iteration leaves out tasks without these dials.
+        dials: Values of dials that all tasks get. The iteration leaves out tasks that lack any of these dials.
 
     Raises:
         UnknownNameError: No task has one of the dials, or not the task of a key with dials.

@@ -62,7 +62,7 @@ def placed_among(
         world: The world.
         seed: A text that differs between variations.
         records: The counterfactuals.
-        dressed: Whether each also gets the elements in which the world's records of its type go beyond the scene's, and
+        dressed: Whether each also gets the elements that the world's records of its type have but the scene's lack, and
             an update time that does not depend on its dates. Without the prompt, searches for records that lack such an
             element show all records of a scene, and the latest changes show all recent events.
 
@@ -115,7 +115,7 @@ def _renamed(value: Json, names: Mapping[str, str]) -> Any:
 
 
 def _dressed(record: Resource, model: Resource) -> Resource:
-    """Return a record with contact details of another one, and with its elements that change no meaning."""
+    """Return a record with another record's contact details and its elements that do not change the meaning."""
     more = {name: value for name, value in model.items() if not name.startswith(_MEANING)}
     contact = {name: more[name] for name in _CONTACT if name in more and name in record}
     return {**more, **record, **contact}
@@ -136,7 +136,6 @@ class LoadedResources(Sequence[Resource]):
 
     Args:
         packed: The pickled resources. They are unpickled at their first use.
-        snapshot: The snapshot.
     """
 
     def __init__(self, packed: bytes, snapshot: Snapshot) -> None:
@@ -287,7 +286,6 @@ class Variation:
 
     Attributes:
         task_key: Key of the task in its pack.
-        number: Number of the variation.
         split: ``train`` or ``test``.
         phrasing: Index of the prompt that the variation uses, or ``brief``.
         params: Parameters of the variation.

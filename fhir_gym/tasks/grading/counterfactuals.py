@@ -78,7 +78,6 @@ class BudgetedSession:
     """A session with one work budget for all its requests. It refuses further requests when the budget is used up.
 
     Args:
-        session: The session.
         requests: Number of requests in the episode.
     """
 

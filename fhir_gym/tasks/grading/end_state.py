@@ -83,7 +83,6 @@ class BeforeView:
     A read reverts the episode's changes to the resource. A search runs on a separate session with the start state.
 
     Args:
-        world: The world.
         setup: The seeded resources.
         after: The server at the end of the episode.
         changes: The changes that the episode made.
@@ -112,7 +111,6 @@ class RemoteView:
     """The content of a server elsewhere, which is not asked for seeded resources that did not change.
 
     Args:
-        server: The server.
         setup: The seeded resources.
         changes: The changes that the episode made.
     """
@@ -185,7 +183,6 @@ class FinishedEpisode:
         before: The server's content at the start, including the seeded resources.
         after: The server's content at the end.
         changes: The changes from `before` to `after`.
-        world: The world.
         base_url: Base URL of the server.
         said: The agent's texts and the observations in order.
         open_scratch: Function that opens a writable session with the start state of the episode and additional records.

@@ -96,7 +96,6 @@ class SearchedResource:
     The references, tokens and strings in it are compared. All other parameters are taken to match.
 
     Args:
-        resource: The resource.
         is_referred_to: Function that tells whether other resources may refer to it.
     """
 

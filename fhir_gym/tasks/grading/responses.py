@@ -46,11 +46,7 @@ class ParsedResponses:
 
 
 class ParsedResponse:
-    """A response with its parsed body.
-
-    Args:
-        response: The response.
-    """
+    """A response with its parsed body."""
 
     def __init__(self, response: Response) -> None:
         self.response = response

@@ -86,7 +86,6 @@ class Calls(BaseModel):
     """Number of requests with one tool for one resource type.
 
     Attributes:
-        tool: The tool.
         resource_type: The resource type; empty for requests without a type, such as a search page.
         requests: Number of requests.
         errors: Number of error responses.

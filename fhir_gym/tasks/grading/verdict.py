@@ -97,7 +97,6 @@ class Verdict(BaseModel):
         process: Tool usage.
         answer: The answer; None if the agent did not finish.
         idle: Names of the checks that an agent passes by answering ``FINISH([])`` at once.
-        explanation: Explanation of the verdict.
         gradings: For each grading of the task, whether the episode is a success.
         diagnosis: Diagnosis of the failure; None for tasks without diagnosis.
         score: The dense reward by the task's own rule; None for the standard rule.

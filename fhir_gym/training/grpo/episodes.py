@@ -108,7 +108,6 @@ class EpisodeRows:
     batch ahead. Each row is drawn once, in order, and remembered: TRL's repeats of a row are the same episode.
 
     Args:
-        curriculum: The curriculum.
         shape: The shape of the rows; see `make_row`.
         system: System prompt of ``environment_factory``; see `make_row`.
     """

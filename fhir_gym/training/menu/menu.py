@@ -165,7 +165,6 @@ class Menu:
     """Menus over a set of templates.
 
     Args:
-        templates: The templates.
         distractors: Number of wrong fillings to add for each template.
 
     Attributes:
@@ -238,7 +237,6 @@ class _Plan:
     """A template, prepared for filling.
 
     Attributes:
-        template: The template.
         static: For each leaf the number of its slot among those that the prompt fills; -1 for the other slots.
         types: The resource types that the values depend on.
     """

@@ -187,7 +187,6 @@ class Templates:
     """Templates of actions, the most common first.
 
     Attributes:
-        templates: The templates.
         dictionaries: By leaf, the words of prompts and the values that they stand for.
         sources: The rollouts that the templates were learnt from.
 

@@ -65,7 +65,6 @@ class Physiology:
 
     Args:
         rng: Random stream.
-        patient: The patient.
     """
 
     def __init__(self, rng: SeededRandom, patient: Patient) -> None:

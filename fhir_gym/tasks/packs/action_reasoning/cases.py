@@ -79,7 +79,7 @@ class CaseSpec(Params):
         scenario: What makes the record difficult.
         lab: The hospital's name for the test, such as ``K``.
         unit: Unit of the value.
-        as_of: Reference time of the question, an instant: the time that the instruction names or, if it names no time,
+        as_of: Reference time of the question (instant): the time that the instruction names or, if it names no time,
             the world's current time.
         window_hours: Length of the time window, to which both ends belong; None if the question has no window.
         digits: Decimal places of the answer.

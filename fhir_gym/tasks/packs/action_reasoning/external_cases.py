@@ -40,7 +40,7 @@ def inferred(case: ReasoningCase, now: str) -> CaseSpec:
 
     Args:
         case: The case.
-        now: Current time of the world, an instant.
+        now: Current time of the world (instant).
 
     Raises:
         TaskError: The case lacks required information or contradicts itself.

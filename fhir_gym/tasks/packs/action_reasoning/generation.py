@@ -25,7 +25,7 @@ SCENARIOS: Mapping[Family, tuple[Scenario, ...]] = {
 """Scenarios of each kind of task."""
 
 _NONE_IN = 8
-"""One in this many retrieval tasks has no result."""
+"""The share of retrieval tasks without a result is 1 divided by this number."""
 
 
 def case_from(

@@ -259,7 +259,6 @@ class _Miner:
 
     Args:
         of_world: Results of the world.
-        scenario: The scenario.
         lab: Name of the test.
     """
 

@@ -46,7 +46,6 @@ class OrderSpec:
     Attributes:
         name: What to order, as a noun phrase.
         system: Code system.
-        code: Code.
         dose: Dose of a drug; None if the order is for a test or a referral.
         priority: Priority of a test or referral; None if the order is for a drug.
         bare: Resource type if only the type and name of the order are known (external cases); otherwise None.

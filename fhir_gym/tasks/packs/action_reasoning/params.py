@@ -22,7 +22,7 @@ from fhir_gym.tasks.packs.medagentbench.labs import Result
 _PERIOD = timedelta(days=365)
 """If the question has no window, the counterfactual results are from this period before the reference time."""
 _EDGE = 15
-"""One counterfactual result is at most so many minutes after the start of the window."""
+"""One counterfactual result is at most this many minutes after the start of the window."""
 _DELAY = timedelta(minutes=40)
 
 
@@ -31,7 +31,7 @@ class ReasoningParams(Params):
 
     Attributes:
         case: The task.
-        now: The world's current time, an instant.
+        now: The world's current time (instant).
         deciding: Ids of the Observations that determine the value, oldest first; empty if no result counts.
         counterfactuals: Results that the world lacks and that would count: one at any time within the window, and one
             near its start. They are empty if the world has a result that counts.

@@ -26,13 +26,13 @@ from fhir_gym.tasks.packs.action_reasoning.series import LabHistory, lab_chart
 _LOOK_AHEAD = 48
 """Number of picks of a cell to compare when choosing the next one."""
 _CONTRARY = 6
-"""For one in this many out-of-range values, the task asks about the opposite side, so that no order is due."""
+"""In each cell, every candidate whose number is a multiple of this asks about the opposite side: no order is due."""
 _EVERY: tuple[Direction, ...] = ("low", "high", "outside")
 _NEAR: Mapping[Category, tuple[Direction, ...]] = {
     "borderline_low": ("low", "outside"),
     "borderline_high": ("high", "outside"),
 }
-"""Sides of the range with a limit close to the borderline value."""
+"""For each borderline category, the sides whose limit is close to the value."""
 _CARELESS: Mapping[Scenario, tuple[frozenset[str], ...]] = {
     "edge": (frozenset({"latest regardless of window", "later results"}),),
     "window": (frozenset({"latest regardless of window"}), frozenset({"whole record"})),
@@ -63,7 +63,6 @@ class Pick:
     """A candidate that is ready to become a task.
 
     Attributes:
-        candidate: The candidate.
         is_past: Whether the reference time is in the past.
         direction: Side of the range that requires an order; None if the task is not conditional.
     """

@@ -121,11 +121,7 @@ class PatientSummary:
 
 
 class LabHistory:
-    """The laboratory results of a world; the results of a test are read on first use.
-
-    Args:
-        world: The world.
-    """
+    """The laboratory results of a world; the results of a test are read on first use."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -36,7 +36,7 @@ class AppointmentScene(Params):
     """The records of a practice that a task adds.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         people: The patients.
         schedules: Schedules of doctors.
         bookings: Appointments that have a time, with their slots.

@@ -22,11 +22,9 @@ class CoverageRecord(Params):
     """One insurance coverage.
 
     Attributes:
-        id: Id of the Coverage.
         patient: Id of the beneficiary.
         holder: Reference to the policy holder, who is also the subscriber.
         insurer: Id of the paying Organization.
-        status: Coverage status.
         start: First day of the period.
         end: Last day of the period; None if the coverage has no end.
         group: Number of the employer group; empty if the coverage has none.
@@ -78,13 +76,9 @@ class AccountRecord(Params):
     """One account.
 
     Attributes:
-        id: Id of the Account.
         patient: Id of the patient.
-        status: Account status.
         opened: First day of the service period.
         closed: Last day of the service period; None if it has no end.
-        name: Name of the account.
-        guarantors: Guarantors of the account.
     """
 
     id: str

@@ -58,7 +58,7 @@ class Booking(Params):
 
     @property
     def start(self) -> str:
-        """Start of the slot, an instant."""
+        """Start of the slot (instant)."""
         return self.slot.start
 
     @property
@@ -78,10 +78,10 @@ def unique_match(records: Sequence[R], *conditions: Callable[[R], bool]) -> R | 
 
 
 def earliest_match(records: Sequence[T], *conditions: Callable[[T], bool]) -> T | None:
-    """Return the earliest of the records that meet all conditions, if every condition matters.
+    """Return the earliest record that meets all conditions.
 
-    Returns None if fewer than two records meet all conditions, or if omitting one of the conditions does not change the
-    result. All records must start at different times.
+    Returns None if fewer than two records meet all conditions, or if the result stays the same without one of the
+    conditions. All records must start at different times.
     """
     matches = _meeting(records, conditions)
     if len(matches) < 2:

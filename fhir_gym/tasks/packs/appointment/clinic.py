@@ -18,9 +18,8 @@ class SlotRecord(Params):
     Attributes:
         id: Id of the slot; empty if the record is only the time of an appointment that has no slot.
         schedule: Id of the schedule.
-        start: Start of the slot, an instant.
+        start: Start of the slot (instant).
         minutes: Length in minutes.
-        status: Slot status.
     """
 
     id: str
@@ -36,7 +35,7 @@ class SlotRecord(Params):
 
     @property
     def end(self) -> str:
-        """End of the slot, an instant."""
+        """End of the slot (instant)."""
         return _end(self.start, self.minutes)
 
 

@@ -64,7 +64,6 @@ class DoctorTime(NamedTuple):
         row: Index of the doctor.
         moment: Index of the moment in the doctor's plan.
         schedule: The doctor's schedule.
-        start: Start of the time.
         kind: `ASKABLE`, `DISTRACTOR` or ``other``.
     """
 
@@ -129,7 +128,7 @@ def every_detail_matters(
     Args:
         schedules: The schedules of all doctors.
         schedule: Id of the schedule that contains the time.
-        start: Start of the time, an instant.
+        start: Start of the time (instant).
         others: Schedule ids and starts of the other times.
     """
     doctors = {provider_schedule.id: provider_schedule.provider for provider_schedule in schedules}

@@ -61,8 +61,6 @@ class Place(Params):
 
     Attributes:
         id: Id of the resource.
-        name: Name of the place.
-        city: City of the place.
         state: State of the city.
         type: ``Location`` or ``HealthcareService``.
     """
@@ -83,11 +81,8 @@ class ProviderSchedule(Params):
     """The schedule of a provider.
 
     Attributes:
-        id: Id of the Schedule.
-        provider: The provider.
         place: Reference to the place of the schedule; empty if the schedule has no place.
         also_at: Reference to a second place; empty if the schedule has no second place.
-        specialties: Specialties of the schedule.
         languages: Codes of the languages that the provider speaks.
     """
 
@@ -103,7 +98,6 @@ class Clinic(Params):
     """Places and schedules.
 
     Attributes:
-        places: The places.
         schedules: Schedules of the providers.
         today: Current date.
         weekdays: Weekdays that have slots (Monday is 0); empty if every weekday may have slots.
@@ -135,7 +129,6 @@ class SlotDraft(NamedTuple):
     Attributes:
         quarter: Start in quarter hours since the epoch.
         schedule: Id of the schedule.
-        status: Slot status.
     """
 
     quarter: int

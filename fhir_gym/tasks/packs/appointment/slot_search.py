@@ -82,7 +82,7 @@ class EarliestParams(SceneParams, Generic[R]):
     Attributes:
         scene: Places, schedules and slots.
         request: The conditions.
-        moment: The earliest allowed start, an instant.
+        moment: The earliest allowed start (instant).
     """
 
     scene: SlotScene
@@ -96,7 +96,7 @@ class OpenSlotsParams(SceneParams, Generic[R]):
     Attributes:
         scene: Places, schedules and slots.
         request: The conditions.
-        start: Start of the period (inclusive), an instant.
+        start: Start of the period (inclusive) (instant).
         end: End of the period (exclusive); empty if it is open.
         right: Ids of the matching slots.
         further: A slot that would match but is not on the server; the agent must have made a request that would

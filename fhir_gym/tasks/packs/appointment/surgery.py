@@ -41,7 +41,6 @@ class SurgeryOrder(CodedRecord):
 
     Attributes:
         category: Category of the procedure, such as `SURGICAL`.
-        status: Status of the order.
         when: Date or instant of the procedure.
     """
 

@@ -31,7 +31,6 @@ class AddGuarantorParams(PatientParams):
         scene: Patients, their relatives and accounts.
         today: Current date.
         guarantor: The relative to add.
-        account: The account.
     """
 
     scene: BillingScene

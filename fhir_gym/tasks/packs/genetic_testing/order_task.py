@@ -37,7 +37,6 @@ class OrderPatientParams(SceneParams):
 
     Attributes:
         scene: All records that the task adds to the server.
-        person: The patient.
     """
 
     scene: GeneticScene

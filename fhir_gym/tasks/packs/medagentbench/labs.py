@@ -78,8 +78,8 @@ class Result(Params):
     Attributes:
         owner: Record number of the patient.
         code: Code of the test.
-        taken: When the specimen was taken, an instant.
-        issued: When the result was issued, an instant.
+        taken: When the specimen was taken (instant).
+        issued: When the result was issued (instant).
     """
 
     id: str
@@ -133,7 +133,7 @@ class LabScene(Params):
     """The charts that a task puts on the server; the prompt asks about one of their patients.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
     """
 
     now: str = ""
@@ -145,7 +145,7 @@ class LabParams(SceneParams):
 
     Attributes:
         scene: The charts; empty if the patient is already in the world.
-        now: Current time, an instant.
+        now: Current time (instant).
         mrn: Record number of the patient.
         deciding: Ids of the results that determine the answer.
         level: The value in the requested unit; None if no result counts.

@@ -30,7 +30,7 @@ class NamedPatientParams(SceneParams):
     """Parameters of a task about a patient named in the prompt.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         mrn: Record number of the patient.
         person: The patient; None if the prompt gives the record number.
     """

@@ -36,7 +36,7 @@ class EarlierPressure(Params):
 
     Attributes:
         mrn: Record number of the patient.
-        when: Time of the measurement, an instant.
+        when: Time of the measurement (instant).
         value: Both pressures as text.
     """
 

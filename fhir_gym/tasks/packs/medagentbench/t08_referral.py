@@ -48,7 +48,7 @@ class EarlierReferral(Params):
 
     Attributes:
         mrn: Record number of the patient.
-        written: When the referral was written, an instant.
+        written: When the referral was written (instant).
         comment: Free text of the referral.
     """
 
@@ -65,7 +65,6 @@ class ReferralScene(Params):
 
     Attributes:
         people: The patients.
-        earlier: Their referrals.
     """
 
     people: tuple[Person, ...] = ()

@@ -45,8 +45,6 @@ class OrderedDose:
 
     Attributes:
         drug: Words that name the drug.
-        value: The dose.
-        unit: Unit of the dose.
         tolerance: Maximum difference between an accepted dose and `value`.
         hours: Duration of an infusion in hours; None if the prompt states no duration.
     """

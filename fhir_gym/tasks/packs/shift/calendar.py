@@ -125,7 +125,6 @@ class FreeTimes:
     """The coming slots that are free at times at which a patient has no appointment.
 
     Args:
-        calendar: The calendar.
         patient: Id of the patient.
         moving: Id of an appointment of the patient that gives up its time.
     """
@@ -211,7 +210,7 @@ def slots_that_would_fit(
 
 
 def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
-    """Yield starts of slots on all coming days, at the times of day of the slots of a scene; see above for `until`."""
+    """Yield starts of slots on all coming days, at the times of day of a scene's slots. `until` is explained above."""
     today = date.fromisoformat(scene.now[:10])
     last = max(until, date.fromisoformat(max(slot.start[:10] for slot in scene.slots)) + timedelta(days=7))
     times = sorted({slot.start[10:] for slot in scene.slots})
@@ -229,7 +228,6 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
     """Judges requests against the calendars that the agent met.
 
     Args:
-        requests: The requests.
         scene: The place.
         log: What the agent wrote and looked up.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
@@ -400,9 +398,9 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         return bool(looks) and all(any(map(saw_none, sorted(shown))) for shown in looks)
 
     def _at_report(self, seen: int, report: int, planned: Calendar) -> Calendar:
-        """Return the calendar that the agent saw after some writes, and what it made free itself until its report.
+        """Return the calendar that the agent saw after some writes, with the slots that it freed until its report.
 
-        What others made free does not count, nor what a request with a later letter gave up.
+        Slots that others freed do not count, nor slots that a request with a later letter gave up.
         """
         calendar = self.before(seen).copy()
         for write in self._writes:

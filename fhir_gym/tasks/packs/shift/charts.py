@@ -67,7 +67,7 @@ class Allergy(Params):
         type: ``allergy`` or ``intolerance``.
         clinical: Clinical status; empty if the record is an error.
         verification: Verification status.
-        recorded: When the record was made, an instant.
+        recorded: When the record was made (instant).
     """
 
     id: str
@@ -90,10 +90,10 @@ class Diagnosis(Params):
     Attributes:
         id: Id of the Condition.
         patient: Id of the patient.
-        concept: What it is.
+        concept: The diagnosis.
         clinical: Clinical status; empty if the record is an error.
         verification: Verification status.
-        recorded: When the record was made, an instant.
+        recorded: When the record was made (instant).
     """
 
     id: str
@@ -116,10 +116,9 @@ class Result(Params):
         id: Id of the Observation.
         patient: Id of the patient.
         concept: What was measured.
-        value: The value.
         unit: UCUM code of the unit.
         status: Status of the Observation.
-        taken: When it was measured, an instant.
+        taken: When the value was measured (instant).
     """
 
     id: str
@@ -143,9 +142,7 @@ class EarlierOrder(Params):
         id: Id of the MedicationRequest or ServiceRequest.
         patient: Id of the patient.
         item: Name of the drug or test.
-        status: Status of the order.
-        intent: Intent of the order.
-        written: When it was written, an instant.
+        written: When the order was written (instant).
         dose: The dose in milligrams; 0 for a test.
     """
 
@@ -166,13 +163,11 @@ class OrdersScene(Params):
     """The records of a group of patients.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         formulary: The drugs and tests that can be ordered.
         people: The patients. Some of them share name and date of birth with another patient.
         allergies: Their allergies and intolerances.
-        diagnoses: Their diagnoses.
         results: Their weights and creatinines.
-        orders: Their orders.
     """
 
     now: str
@@ -198,7 +193,6 @@ class ChartSceneSampler:
 
     Args:
         rng: Random generator.
-        world: The world.
         ids: Allocates ids.
         formulary: The drugs and tests that can be ordered.
     """

@@ -72,11 +72,9 @@ class ClinicSlot(Params):
     """One slot.
 
     Attributes:
-        id: Id of the slot.
         schedule: Id of the schedule.
-        start: Start, an instant.
+        start: Start (instant).
         minutes: Length in minutes.
-        status: Slot status.
     """
 
     id: str
@@ -87,7 +85,7 @@ class ClinicSlot(Params):
 
     @property
     def end(self) -> str:
-        """End, an instant."""
+        """End (instant)."""
         return instant(parse_instant(self.start) + timedelta(minutes=self.minutes))
 
 
@@ -97,7 +95,6 @@ class Visit(Params):
     Attributes:
         id: Id of the appointment.
         patient: Id of the patient.
-        slot: The slot.
         status: Status of the appointment.
     """
 
@@ -111,7 +108,7 @@ class ClinicScene(Params):
     """The records of a place.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         place: Id of the Location.
         name: Name of the place.
         practitioners: The practitioners who work at the place.

@@ -28,8 +28,6 @@ class Write:
         number: Position among all writes.
         request: Position of the request among all requests.
         place: Number of writes before it in the same request: a Bundle may contain several.
-        resource_type: The resource type.
-        id: The id.
         before: The record before; None if the write created it.
         after: The record after; None if the write deleted it.
         by_agent: Whether the agent sent the request; if not, a simulated person did.

@@ -32,10 +32,10 @@ _TESTS = (
 )
 _XRAY, _CT = ("chest X-ray in two views", "36643-5"), ("CT of the abdomen with contrast", "79103-8")
 STEP = 5
-"""Doses are multiples of so many milligrams."""
+"""Doses are multiples of this number of milligrams."""
 WEIGHT_MARGIN, CREATININE_MARGIN = 0.001, 0.01
-"""Relative margins around rounding steps and limits. No value that decides lies in them, so that neither the digits of
-conversion factors matter nor whether a converted value is rounded to 0.1 kg or 0.01 mg/dL."""
+"""Relative margins around rounding steps and limits. No value that decides lies within these margins, so the
+digits of the conversion factors and the rounding of converted values (to 0.1 kg or 0.01 mg/dL) do not matter."""
 
 
 class Item(Params):
@@ -44,12 +44,11 @@ class Item(Params):
     Attributes:
         name: Name, unique in the formulary.
         system: Code system.
-        code: The code.
         group: Class of the drug; empty for a test.
         per_kg: Milligrams per kilogram of body weight.
         most: Largest dose in milligrams.
         limit: Creatinine in mg/dL above which the item is restricted; 0 for no limit.
-        halved: Whether the restriction is half a dose; if not, the item is not allowed.
+        halved: Whether a restricted item may be ordered at half the dose. Otherwise it may not be ordered.
         pregnancy: Whether the item is allowed in pregnancy.
     """
 

@@ -141,7 +141,7 @@ class ShiftSize:
     amended_at: tuple[datetime, ...] = ()
 
     def groups(self, sizes: tuple[int, ...], requests: int) -> tuple[int, ...]:
-        """Return the sizes of the groups of patients: as many more as there are more requests than usual.
+        """Return the sizes of the groups of patients, in proportion to the number of requests.
 
         Args:
             sizes: The sizes for the usual number of requests.
@@ -157,8 +157,6 @@ class RequestJudge(ABC, Generic[S, R]):
     """Judges the requests of a kind against the states of the server that the agent met.
 
     Args:
-        requests: The requests.
-        scene: The scene.
         log: What the agent wrote and looked up.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """

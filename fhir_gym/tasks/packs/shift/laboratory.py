@@ -58,9 +58,9 @@ class LabTest:
     Attributes:
         main: The code and unit of answers.
         other: The code and unit of the other results.
-        similar: Another test that is easily confused with this one.
-        factor: A value in the other unit is multiplied by this number, …
-        offset: … and this number is added.
+        similar: Another test that is easily confused with this test.
+        factor: Factor that converts a value in the other unit to the main unit.
+        offset: Number that is added after the multiplication.
         digits: Number of decimal places of answers.
         low: Lowest usual value in the main unit.
         high: Highest usual value in the main unit.
@@ -154,8 +154,8 @@ class LabResult(Params):
         patient: Id of the patient.
         code: LOINC code.
         status: Status of the Observation.
-        taken: When the specimen was taken, an instant.
-        issued: When the result was issued, an instant.
+        taken: When the specimen was taken (instant).
+        issued: When the result was issued (instant).
         value: The value as a decimal number.
     """
 

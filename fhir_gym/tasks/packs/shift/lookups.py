@@ -15,13 +15,7 @@ Found = Generator[Action, Json, list[Resource]]
 
 
 class Named(Params):
-    """A person as a request names one.
-
-    Attributes:
-        given: Given name.
-        family: Family name.
-        birth_date: Date of birth.
-    """
+    """A person as a request names one."""
 
     given: str
     family: str

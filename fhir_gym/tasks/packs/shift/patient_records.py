@@ -20,7 +20,6 @@ class Chart:
     """The records of a patient at one moment.
 
     Attributes:
-        patient: The Patient.
         records: The other records.
     """
 
@@ -45,7 +44,7 @@ class Entry:
         record: Reference to the record.
         broken: The rules that the record breaks.
         codes: Codes of a condition.
-        moment: When a result was taken or a consent was given, an instant.
+        moment: When a result was taken or a consent was given (instant).
         flag: Whether a result is above the limit, or a consent denies.
     """
 

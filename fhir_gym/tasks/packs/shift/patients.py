@@ -48,14 +48,14 @@ _SEQUENCES = 8
 
 
 class PatientSampler(Protocol):
-    """Chooses requests about given patients, one after the other."""
+    """Chooses requests about given patients."""
 
     @property
     def requests(self) -> Sequence[Any]:
         """The requests so far."""
 
     def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request; it may have another outcome if its patient cannot have this one. See `AddRequest`."""
+        """Add a request, with another outcome if this outcome is impossible for its patient. See `AddRequest`."""
 
 
 def choose_by_patient(
@@ -137,7 +137,7 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
 
 
 def drawn_again(request: Q, earlier: Sequence[Q]) -> Q:
-    """Return a request about the patient of an earlier one, with the patients among whom that one was drawn."""
+    """Return a request with the target and qualifying patients of the earlier request about its patient."""
     first = next(other for other in earlier if other.patients == request.patients)
     return request.model_copy(update={"target": first.target, "qualifying": first.qualifying})
 

@@ -1,15 +1,15 @@
-"""A library of policies on the server: documents whose sentences decide requests, and how to tell which one is valid.
+"""A library of policies on the server: documents whose sentences decide requests, and the rules for their validity.
 
 A kind of request declares a `Subject` with rules. `policy_drawing.draw_library` draws its documents: one policy of the
-whole hospital, which settles all points, and policies of some departments, which settle some points differently. Beside
-them are earlier versions, drafts, versions and amendments that are not yet in force, and errors, most of them with
-other values. For a department and a moment, each point is decided in exactly one valid place.
+whole hospital, which settles all points, and policies of some departments, which settle some points differently. The
+library also contains earlier versions, drafts, versions and amendments that are not yet in force, and errors. Most of
+these have other values. For a department and a moment, each point is decided in exactly one valid place.
 
 - The scene has the `Library`; `Library.values` returns what is valid, for `choose` and `judge`.
 - `policy_resources` builds the documents on the server.
 - `validity_rules` tells agents in the prompt how to find the valid documents.
-- `read_library` reads the same `Library` through the API, for `solve`. What is read stays true as time passes, because
-  `Library.values` takes the moment as an argument; only documents that are added later have to be read again.
+- `read_library` reads the same `Library` through the API, for `solve`. `Library.values` takes the moment as an
+  argument, so only documents that are added later have to be read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fhir_gym.tasks.packs.shift.policy_texts import FILLERS, Subject
 from fhir_gym.types import Json, Resource
 
 POLICY_TIME = "policy time"
-"""Name of the moment, an instant, at which policies must be in force, among the values that solutions are given."""
+"""Key of the instant at which policies must be in force, in the values that solutions receive."""
 
 POLICY = Concept(system="http://example.org/document-types", code="policy", display="Policy")
 _SUBJECTS = "http://example.org/policy-subjects"
@@ -45,12 +45,11 @@ class PolicyDocument(Params):
         id: Id of the DocumentReference.
         number: Number of the document (``POL-0417/3``).
         subject: Code of the subject.
-        title: Title.
         department: The department; None for the whole hospital.
         status: Status of the DocumentReference.
         doc_status: Status of the text.
-        issued: When the document was issued, an instant.
-        in_force: The document is not in force before this moment, an instant.
+        issued: When the document was issued (instant).
+        in_force: The document is not in force before this moment (instant).
         replaces: Id of the document that this one replaces, or an empty text.
         amends: Id of the document that this one amends, or an empty text.
         values: The values of the points that the document settles.

@@ -74,14 +74,13 @@ class _Family:
     """The policies of one department, or of the whole hospital, about one subject.
 
     Attributes:
-        subject: The subject.
         department: The department; None for the whole hospital.
         number: Number of the policy.
         version: Number of the valid version.
-        versions: The versions up to the valid one; the oldest is the first.
+        versions: The versions up to the valid version, oldest first.
         amendments: The amendments of all versions.
         values: The valid values.
-        has_successor: Whether a version that comes into force later replaces the valid one.
+        has_successor: Whether a version that comes into force later replaces the valid version.
     """
 
     subject: Subject
@@ -185,7 +184,7 @@ class _Drawer:
         return document
 
     def _next_version(self, family: _Family) -> PolicyDocument | None:
-        """Draw a version that would replace the valid one, but is not in force; None if it were the second to come."""
+        """Draw a later version that is not in force; None if a second such version would come into force."""
         status, doc_status, in_force = self._not_in_force(family)
         comes = (status, doc_status) == (_CURRENT, _FINAL)
         if comes and family.has_successor:
@@ -224,7 +223,7 @@ class _Drawer:
         return self._amendment(family, family.valid, status, doc_status, in_force)
 
     def _old_amendment(self, family: _Family) -> PolicyDocument | None:
-        """Draw an amendment of a version before the valid one; None if there is no such version."""
+        """Draw an amendment of a version before the valid version; None if there is no such version."""
         if len(family.versions) == 1:
             return None
         number = self._rng.randrange(len(family.versions) - 1)

@@ -88,12 +88,7 @@ class Registered(Params):
 
 
 class Organization(Params):
-    """A place or an insurer.
-
-    Attributes:
-        id: Id of the Organization.
-        name: Its name.
-    """
+    """A place or an insurer."""
 
     id: str
     name: str
@@ -110,7 +105,6 @@ class RegistryScene(Params):
         other_name: Name of the other Organization.
         families: The names and dates of birth from which people are drawn.
         people: The patients on file.
-        insurers: The insurers.
         contracts: The OrganizationAffiliations.
         insurances: The Coverages.
     """
@@ -232,7 +226,7 @@ def _register(rng: random.Random, person: Person, group: Family) -> Registered:
 
 
 def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Organization, ...]:
-    """Draw insurers; a number of them have unlike names, and half as many are branches with a longer name."""
+    """Draw `number` insurers with unlike names, and half as many branches, whose names are longer."""
     names: dict[str, None] = {}
     while len(names) < number:
         names[insurer_name(rng, world)] = None
@@ -341,7 +335,7 @@ def registered_resource(person: Registered) -> Resource:
 
 
 def contract_resource(*, id: str, place: str, insurer: str, active: bool, start: str, end: str) -> Resource:
-    """Build the OrganizationAffiliation of a contract of an insurer with a place; an empty end for no end."""
+    """Build the OrganizationAffiliation of an insurer's contract with a place. An empty `end` means an open end."""
     return {
         "resourceType": "OrganizationAffiliation",
         "id": id,

@@ -35,7 +35,7 @@ class ShiftParams(SceneParams):
     """Parameters of a static shift.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         requests: The requests in the order of their letters.
     """
 

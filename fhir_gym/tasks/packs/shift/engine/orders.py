@@ -70,7 +70,6 @@ class Cause:
     """A cause for declining a request.
 
     Attributes:
-        name: The cause.
         records: Groups of references. An agent knows the cause if it has seen a record of each group.
         missing: Results that do not exist. If one of them existed, the cause would not apply.
         points: The points of the policies that lead to it.
@@ -87,9 +86,8 @@ class Decision:
     """What the rules say about a request.
 
     Attributes:
-        outcome: The outcome.
-        orders: The dose of each drug or test that is ordered in milligrams; 0 for a test.
-        causes: The causes for declining the request; each of them suffices.
+        orders: The dose in milligrams of each ordered drug; 0 for an ordered test.
+        causes: The causes for declining the request; each alone suffices.
         settled: Whether no value is close to a limit or a rounding step.
     """
 
@@ -109,7 +107,7 @@ class Charts:
 
     Args:
         scene: The records.
-        now: Current time, an instant.
+        now: Current time (instant).
     """
 
     def __init__(self, scene: OrdersScene, now: str) -> None:
@@ -246,7 +244,7 @@ class OrderReader:
         }
 
     def about(self, order: Resource) -> tuple[str, str]:
-        """Return the id of the patient and the name of the item of an order; empty if it is about others."""
+        """Return an order's patient id and item name; empty if unknown."""
         concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
         told = {(coding.get("system"), coding.get("code")) for coding in codings(concept)}
         items = (item for item in self._formulary.items if (item.system, item.code) in told)
@@ -389,7 +387,7 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
 
 
 class OrderSampler(Generic[T]):
-    """What choosers of requests know about a scene.
+    """Gives samplers the patients and orders of a scene.
 
     Args:
         scene: The records.

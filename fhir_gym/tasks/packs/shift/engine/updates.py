@@ -15,8 +15,6 @@ class UpdateJudge(SweepJudge[S, R]):
     """Judges requests that change records.
 
     Args:
-        requests: The requests.
-        scene: The scene.
         log: What the agent wrote and looked up.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """

@@ -60,8 +60,6 @@ class Chart:
 
     Attributes:
         records: Orders and statements.
-        dispenses: Dispenses.
-        letters: Letters.
     """
 
     records: Sequence[DrugRecord]
@@ -89,7 +87,7 @@ class Saying:
 
     Attributes:
         record: Reference to the record.
-        when: The time that decides, an instant.
+        when: The time that decides (instant).
         drug: Name of the drug.
         taken: Whether the patient takes it.
         doses: The dosage, if it is taken.

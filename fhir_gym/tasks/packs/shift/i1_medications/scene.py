@@ -110,8 +110,8 @@ class Dose(Params):
     Attributes:
         amount: The single dose, a decimal number.
         unit: ``mg`` or ``g``.
-        schedule: How often it is taken; see `SCHEDULES`.
-        as_needed: Whether it is taken as needed only.
+        schedule: How often the drug is taken; see `SCHEDULES`.
+        as_needed: Whether the drug is taken as needed only.
     """
 
     amount: str
@@ -149,11 +149,9 @@ class DrugRecord(Params):
 
     Attributes:
         resource_type: ``MedicationRequest`` or ``MedicationStatement``.
-        id: The id.
         patient: Id of the patient.
-        status: The status.
         intent: The intent of an order; empty for a statement.
-        when: When it was written or asserted, an instant.
+        when: When the record was written or asserted (instant).
         mention: The drug and the dosage.
     """
 
@@ -174,9 +172,8 @@ class Dispense(Params):
         patient: Id of the patient.
         drug: Name of the drug.
         word: The name or the trade name, as it is written.
-        status: The status.
-        handed: When it was handed over, an instant.
-        days: Number of days for which it lasts.
+        handed: When the drug was handed over (instant).
+        days: Number of days that the supply lasts.
     """
 
     id: str
@@ -189,7 +186,7 @@ class Dispense(Params):
 
     @property
     def last_day(self) -> str:
-        """The last day for which it lasts."""
+        """The last day of the supply."""
         first = date.fromisoformat(self.handed[:10])
         return (first + timedelta(days=self.days - 1)).isoformat()
 
@@ -200,8 +197,7 @@ class Letter(Params):
     Attributes:
         id: Id of the Communication.
         patient: Id of the patient.
-        status: The status.
-        when: When it was sent, an instant.
+        when: When the letter was sent (instant).
         admission: The drugs at admission.
         discharge: The drugs at discharge.
     """

@@ -32,8 +32,8 @@ class ContactContent(RequestContent):
     Attributes:
         patient: The patient's name and date of birth.
         measure: The number of patients, their names, or the longest time in minutes.
-        first: First moment of the window, an instant.
-        last: The moment after the window, an instant.
+        first: Start of the window (instant, inclusive).
+        last: End of the window (instant, exclusive).
         minutes: Fewest minutes of a contact; 1 for ``longest``.
     """
 

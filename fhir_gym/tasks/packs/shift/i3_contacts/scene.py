@@ -31,7 +31,6 @@ class Place(Params):
     Attributes:
         id: Id of the Location.
         kind: ``wa``, ``ro`` or ``bd``.
-        name: The name.
         part_of: Id of the ward or the room of which it is a part; empty for a ward.
     """
 
@@ -47,8 +46,8 @@ class Stay(Params):
     Attributes:
         place: Id of the room or bed.
         status: Status of the stay; see `OCCUPIED`.
-        start: The first moment, an instant.
-        end: The moment after the last, an instant; empty if the patient is still there.
+        start: Start of the stay (instant, inclusive).
+        end: End of the stay (instant, exclusive); empty if the patient is still there.
     """
 
     place: str
@@ -64,7 +63,6 @@ class Visit(Params):
         id: Id of the Encounter.
         patient: Id of the patient.
         status: Status of the encounter; see `HELD`.
-        stays: The stays.
     """
 
     id: str
@@ -77,7 +75,7 @@ class WardScene(Params):
     """Patients who stay in the rooms and beds of a hospital.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         days: Number of days before the present from which there are encounters.
         places: The wards, rooms and beds.
         people: The patients. Some of them share name and date of birth with another patient.

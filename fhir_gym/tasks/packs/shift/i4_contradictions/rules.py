@@ -49,7 +49,7 @@ class History:
     Args:
         birth_date: The patient's date of birth.
         gender: The patient's gender.
-        died: When the patient died, an instant; empty for a living patient.
+        died: When the patient died (instant); empty for a living patient.
         records: The records of the patient.
     """
 

@@ -59,9 +59,9 @@ class Fact:
         kind: Resource type.
         code: LOINC code of an Observation, SNOMED CT code of others.
         name: Name of the code.
-        gender: The only gender for which it is possible; empty for any.
-        organ: The organ that it is about; empty for none.
-        removes: Whether it removes the organ.
+        gender: The only gender for which the fact is possible; empty for any.
+        organ: The organ that the fact is about; empty for none.
+        removes: Whether the procedure removes the organ.
         unit: Unit of a result.
         values: Lowest and highest value of a result.
     """
@@ -118,12 +118,11 @@ class HistoryRecord(Params):
 
     Attributes:
         kind: Resource type; see `KINDS`.
-        id: The id.
         patient: Id of the patient.
         status: The status, or the verification status of a Condition.
-        time: When it happened, an instant.
-        other_time: When it was issued or recorded, or when an encounter ended, an instant; empty for a procedure.
-        code: What it is about; see `FACTS`. It is empty for an encounter.
+        time: When the event happened (instant).
+        other_time: When the record was issued or made, or when an encounter ended (instant); empty for a procedure.
+        code: What the record is about; see `FACTS`. Empty for an encounter.
         encounter: Id of the encounter to which the record refers; empty for none.
         value: The value of a result, the class of an encounter, otherwise 0.
     """
@@ -158,8 +157,7 @@ class Patient(Params):
     """A patient.
 
     Attributes:
-        person: The person.
-        died: When the patient died, an instant; empty for a living patient.
+        died: When the patient died (instant); empty for a living patient.
     """
 
     person: Person

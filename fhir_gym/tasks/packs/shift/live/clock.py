@@ -44,5 +44,5 @@ class Watch:
         self.now += READ if action.kind == "GET" or is_refused(answer) else WRITE
 
     def move_to(self, moment: datetime) -> None:
-        """Set the watch to a moment, unless it shows a later one."""
+        """Set the clock to a moment, unless it shows a later moment."""
         self.now = max(self.now, moment)

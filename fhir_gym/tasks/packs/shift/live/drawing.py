@@ -65,7 +65,7 @@ _POLICY_KINDS = 2
 _AMENDED = (0.2, 0.8)
 """The part of a shift, as shares of its length, in which amendments of policies come into force."""
 _STEP = 5
-"""Amendments come into force at multiples of so many minutes after the start."""
+"""Amendments come into force at multiples of this number of minutes after the start."""
 
 
 class LiveDrawing:
@@ -73,7 +73,6 @@ class LiveDrawing:
 
     Args:
         rng: Random generator.
-        world: The world.
         size: How large the shift is.
         kinds: All kinds by their keys.
     """
@@ -199,7 +198,7 @@ class LiveDrawing:
         return tuple(self._timed(*work) for work in zip(drawn, works, dues, strict=True))
 
     def _with_record_updates(self, drawn: Sequence[DeskRequest]) -> Iterator[DeskRequest]:
-        """Yield the requests, some of them with an update of a record of their patient; one update for a patient."""
+        """Yield the requests, some with an update of a record of the patient. Each patient has at most one update."""
         updated: set[tuple[str, ...]] = set()
         for request in drawn:
             patients = _patients_of(request)

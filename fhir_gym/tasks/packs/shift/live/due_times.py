@@ -20,7 +20,7 @@ _SPEEDS = (1.1, 1.0, 0.85, 0.7, 0.55, 0.4)
 """Multiples of the usual minutes of work for which due times are tried."""
 _MARGIN = 12
 SHORTEST_NOTICE = 20
-"""A request is due so many minutes after its arrival or later."""
+"""Minimum number of minutes from the arrival of a request to its due time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,6 @@ class Work:
 
     Attributes:
         arrival: Minute of the shift at which the request arrives.
-        priority: Its priority.
-        minutes: Minutes of work.
         hurried: Minute at which it becomes urgent; None for never.
     """
 
@@ -64,8 +62,8 @@ def draw_due_times(rng: random.Random, works: Sequence[Work]) -> list[Due]:
     ends = completion_times(arrivals, [_RANK[work.priority] for work in works], minutes)
     usual = [rounded(end + rng.randint(*_SLACK[work.priority])) for end, work in zip(ends, works, strict=True)]
     dues = [_hurried_due(work, due) for due, work in zip(usual, works, strict=True)]
-    # Who always handles the request that is due first must be in time, too, at any speed. Faster work is not always
-    # earlier: an urgent request may arrive just after another one was begun.
+    # An agent that always handles the request that is due first must be in time, too, at any speed. A faster agent does
+    # not always finish earlier: an urgent request may arrive just after it has begun another request.
     for speed in _SPEEDS:
         ends = completion_times(arrivals, dues, [minute * speed for minute in minutes])
         dues = [max(due, rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]

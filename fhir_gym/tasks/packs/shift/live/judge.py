@@ -44,7 +44,7 @@ _ADDED = ("statusReason", "executionPeriod", "lastModified", "note")
 _CLOSING = ("status", "businessStatus", "output", *_ADDED)
 """Elements of a Task that may change when the agent works on it and closes it."""
 _LONGEST = 2
-"""The longest work on a request, as a multiple of the usual minutes."""
+"""Work on a request may take this many times its usual minutes."""
 
 
 class LiveJudge:
@@ -102,13 +102,13 @@ class LiveJudge:
         )
 
     def _latest_request(self, request: DeskRequest) -> Any:
-        """Return what is asked for if a message that was sent counts, and the outcome after an update."""
+        """Return the request after a message that was sent, with the outcome after an update."""
         if request.record_update is not None and self._event("record updated", request) is not None:
             return self._request(request).model_copy(update={"outcome": request.record_update.outcome})
         return self._request(request) if self._event("message", request) is None else request.request
 
     def _updated(self, scene: Any, asked: Iterable[DeskRequest]) -> Any:
-        """Return a scene with the updates of records that happened while the agent worked on some requests."""
+        """Apply to a scene the record updates that happened while the agent worked on these requests."""
         for request in asked:
             if request.record_update is not None and self._event("record updated", request) is not None:
                 scene = request.record_update.update.applied_to(scene)
@@ -125,7 +125,7 @@ class LiveJudge:
         return [moment for moment in library.coming(parse_instant(self._p.now)) if moment <= last] if library else []
 
     def _amended(self, scene: Any, moment: datetime) -> Any:
-        """Return a scene with the policies as they were from a moment on."""
+        """Return a scene with the policies that are in force at a moment."""
         return scene.model_copy(update={"library": scene.library.after(moment - parse_instant(self._p.now))})
 
     @cached_property
@@ -244,7 +244,7 @@ class LiveJudge:
         decided, on_task = positions[0], f"Task/{request.id}"
         begun = min([decided, *(write.request for write in self.log.writes_on(on_task) if write.by_agent)])
         start, changed, end = (self._end.timeline[at].at for at in (begun, decided, max(positions)))
-        # Who sets all Tasks to in-progress at once does not work on all of them at once.
+        # An agent that sets all Tasks to in-progress at once does not work on all of them at once.
         return Work(max(start, changed - _LONGEST * timedelta(minutes=self._kinds[request.kind].minutes)), end)
 
     @property
@@ -320,9 +320,9 @@ class LiveJudge:
     def _by_withdrawal(
         self, request: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
     ) -> Judgement:
-        """Return what counts for a request that a message may have withdrawn.
+        """Return the judgement of a request that a message may have withdrawn.
 
-        Who made changes before the message had to be known may undo them.
+        An agent may undo changes that it made before it had to know the message.
         """
         age = self._age_of("message", request, closing, first) if request.message_withdraws else None
         if age is None or age < timedelta():
@@ -413,7 +413,7 @@ class LiveJudge:
 
     @cached_property
     def _events(self) -> Mapping[tuple[str, str], int]:
-        """The position of the first event of each kind for each id of a Task, without those that the server refused."""
+        """The position of the first event of each kind and Task id; events that the server refused are left out."""
         tasks = {request.record_update.url: request.id for request in self._p.requests if request.record_update}
         times: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):

@@ -37,7 +37,6 @@ class RecordUpdate(Params):
 
     Attributes:
         after: Seconds from the time at which the Task is first in-progress.
-        update: The update.
         record: The record after it.
         outcome: The outcome of the request after it.
     """
@@ -59,31 +58,30 @@ class DeskRequest(Params):
     Attributes:
         id: Id of its Task.
         kind: Key of its kind.
-        request: The request.
         text: The description of the Task.
         priority: Priority of the Task.
-        requester: Reference to who asks.
-        arrives: Time at which the Task is created, an instant. This time and the following one are drawn last.
-        due: Time until which the request must be handled, an instant.
+        requester: Reference to the requester.
+        arrives: Time at which the Task is created (instant). This time and `due` are drawn last.
+        due: Time until which the request must be handled (instant).
         asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
         agreed: Whether the patient agrees; always true unless `asks` is `IS_AGREED`.
         answer_after: Minutes until a question about the request is answered.
         withdrawn: Time at which the request is withdrawn if nobody works on it yet; an empty text for never.
         hurried: Time at which the request becomes `stat` if nobody works on it yet; an empty text for never.
-        hurried_due: The due time from then on.
+        hurried_due: The due time after that.
         reworded: Time at which the description changes to `text` if nobody works on the request yet; an empty text for
             never.
-        changes_at_look: A change of the Task (a withdrawal, another description, or more urgency) already happens after
-            so many of the agent's reads have returned the Task; 0 for never.
+        changes_at_look: Number of the agent's reads of the Task after which the Task changes early (a withdrawal,
+            another description, or more urgency); 0 for never.
         changes_after: Seconds from that read to the change.
         message_after: Seconds from the time at which the Task is first in-progress until its requester sends a
             message; 0 for never.
-        message_withdraws: Whether this message withdraws the request; if not, it changes the description to `text`.
+        message_withdraws: Whether this message withdraws the request. Otherwise it changes the description to `text`.
         record_update: What a colleague updates while the agent works on the request; None for nothing.
         note: What a colleague notes in the Task while the agent works on the request; an empty text for nothing.
-        note_after: Seconds from the time at which the Task is first in-progress until then.
-        first: The request until the description changes; None if it never does.
-        first_text: The description until then.
+        note_after: Seconds from the time at which the Task is first in-progress until the note.
+        first: The request until the description changes; None if the description never changes.
+        first_text: The description until it changes.
     """
 
     id: str
@@ -116,7 +114,7 @@ class ColleagueBooking(Params):
     """A colleague books the first slot that is still free.
 
     Attributes:
-        at: Time, an instant; an empty text if a Task triggers the booking.
+        at: Time (instant); an empty text if a Task triggers the booking.
         task: Id of the Task that triggers the booking; an empty text for none.
         after: Seconds from the time at which that Task is first in-progress.
         patient: Id of the patient.
@@ -134,10 +132,9 @@ class LiveParams(SceneParams):
     """Parameters of a live shift. `scene` contains the scenes of the kinds by their keys.
 
     Attributes:
-        now: Start of the shift, an instant.
-        until: No request arrives after this time, an instant.
+        now: Start of the shift (instant).
+        until: No request arrives after this time (instant).
         desk: Id of the Organization whose worklist it is.
-        desk_name: Name of the desk.
         library: The policies.
         requests: The requests in the order in which they arrive.
         bookings: What colleagues book.

@@ -34,12 +34,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The time in which the agent worked on a request.
-
-    Attributes:
-        start: Its start.
-        end: Its end.
-    """
+    """The time in which the agent worked on a request."""
 
     start: datetime
     end: datetime
@@ -66,7 +61,6 @@ class Decided:
     """The judgement of a request by its kind, and the agent's changes for it.
 
     Attributes:
-        judgement: The judgement.
         first: Position of the first change on the timeline; None for no change.
         last: Time of the last change; None for no change.
     """
@@ -81,7 +75,6 @@ class Result:
     """The result of one request.
 
     Attributes:
-        request: The request.
         right: Whether the records and the outcome are right; for a withdrawn request, whether the agent left it alone.
         harmed: Whether a wrong change is left.
         late: Whether the agent changed something for the request, or updated its Task, after the due time.

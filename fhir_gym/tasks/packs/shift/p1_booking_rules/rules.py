@@ -76,12 +76,12 @@ class PolicyClinicScene(ClinicScene):
 
 
 class Attendance(NamedTuple):
-    """An appointment of a patient, as far as it matters for the policies.
+    """The parts of an appointment that matter for the policies.
 
     Attributes:
-        start: Start, an instant.
+        start: Start (instant).
         status: Status of the appointment.
-        same_service: Whether it is for the requested service.
+        same_service: Whether the appointment is for the requested service.
     """
 
     start: str
@@ -257,6 +257,6 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
         return self.log.has_seen([f"DocumentReference/{decisions[point].document}" for point in points])
 
     def _has_seen_missed(self, patient: str, count: int) -> bool:
-        """Whether the agent has seen as many missed appointments of a patient."""
+        """Whether the agent has seen at least `count` missed appointments of a patient."""
         missed = (visit.id for visit in self.scene.visits if visit.patient == patient and visit.status == MISSED)
         return sum(self.log.has_seen([f"Appointment/{id}"]) for id in missed) >= count

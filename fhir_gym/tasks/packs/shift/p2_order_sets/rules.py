@@ -147,7 +147,7 @@ class OrderSet:
 
     Attributes:
         drug: Name of the drug.
-        substitute: Name of the drug for patients who are allergic to the other one.
+        substitute: Name of the drug for patients who are allergic to `drug`.
         per_kg: Milligrams per kilogram of body weight.
         tests: Names of the tests.
         most: Largest dose in milligrams.
@@ -305,8 +305,8 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
     def claimed(self) -> list[frozenset[str]]:
         """For each request, the new orders that belong to it.
 
-        Requests about the same patient that were answered as done take what they need, one after the other. What is
-        left belongs to the first request about the patient whose order set may contain it, or to the first at all.
+        Requests about the same patient that were answered as done take their orders in turn. Each remaining order
+        belongs to the first request about the patient whose order set may contain it, or else to the first request.
         """
         claimed: list[frozenset[str]] = [frozenset() for _ in self.requests]
         left = {record: self.reader.about(order) for record, order in self.reader.new.items()}

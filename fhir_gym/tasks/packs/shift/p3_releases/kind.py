@@ -233,7 +233,6 @@ class _Chooser:
 
     Args:
         rng: Random generator.
-        scene: The scene.
         names: The patients, in random order.
         outcomes: The outcomes of all requests.
     """
@@ -310,7 +309,7 @@ class _Chooser:
         return None
 
     def _asks(self, name: Named) -> Iterator[ReleaseContent]:
-        """Yield the requests about a patient that are not chosen yet, in random order."""
+        """Yield the requests about a patient that have not been chosen yet, in random order."""
         scene = self._scene
         possible = [
             *product(

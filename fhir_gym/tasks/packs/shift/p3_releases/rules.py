@@ -73,7 +73,6 @@ class Decision:
     """What the rules say about a request.
 
     Attributes:
-        outcome: The outcome.
         documents: References to the documents to release.
         records: References to records that show why nothing is released; each of them suffices.
         points: Names of the points of the policies that decide.
@@ -94,7 +93,6 @@ class Reading:
     Attributes:
         releases: Reads the earlier releases.
         consents: Reads the consents; the latest is the last.
-        documents: Reads the documents.
     """
 
     releases: Callable[[], tuple[Entry, ...]]
@@ -107,7 +105,6 @@ class Release:
     """A request with the references to what it names, and the policies that decide.
 
     Attributes:
-        department: The department.
         recipient: Reference to the Organization.
         purpose: The purpose; see `PURPOSES`.
         values: The valid values of the policies for the department.
@@ -283,13 +280,12 @@ class Terms:
 
     Attributes:
         record: Reference to the Consent.
-        is_active: Whether it is active.
-        denies: Whether it is a refusal.
-        moment: When it was given, an instant.
-        period: The period for which it holds.
-        purposes: The codes of the purposes; empty if it holds for all.
-        actors: References to the recipients, None for others; empty if it holds for all.
-        codes: Systems and codes of the departments; None if it holds for all.
+        denies: Whether the consent is a refusal.
+        moment: When the consent was given (instant).
+        period: The period for which the consent holds.
+        purposes: The codes of the purposes; empty for all purposes.
+        actors: References to the recipients, None for other actors; empty for all recipients.
+        codes: Systems and codes of the departments; None for all departments.
     """
 
     record: str

@@ -74,7 +74,7 @@ class ReleaseScene(Params):
     """The records of some patients, and the policies of the hospital.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         departments: The departments with documents.
         recipients: Ids of the Organizations that may receive documents, by name.
         people: The patients. Some of them share name and date of birth with another patient.
@@ -100,7 +100,6 @@ class ReleaseSceneSampler:
 
     Args:
         rng: Random generator.
-        world: The world.
         ids: Allocates ids.
     """
 
@@ -268,8 +267,8 @@ def consent_resource(id: str, patient: str, given_on: str, provision: Resource, 
     Args:
         id: Id of the Consent.
         patient: Id of the patient.
-        given_on: When it was given, an instant.
-        provision: What it permits or denies.
+        given_on: When the consent was given (instant).
+        provision: The provision, which permits or denies.
         status: Status of the Consent.
     """
     scope = {
@@ -297,7 +296,7 @@ def document_resource(id: str, patient: str, department: Concept, written: str) 
         id: Id of the DocumentReference.
         patient: Id of the patient.
         department: The department.
-        written: When it was written, an instant.
+        written: When the document was written (instant).
     """
     return {
         "resourceType": "DocumentReference",

@@ -48,7 +48,7 @@ class CriticalContent(RequestContent):
 
     Attributes:
         department: Display of the department's service.
-        since: Results that were issued after this moment are new, an instant.
+        since: Results that were issued after this moment are new (instant).
     """
 
     department: str

@@ -77,7 +77,6 @@ class CriticalTest:
     """A test and the limits of critical values that policies may have.
 
     Attributes:
-        test: The test.
         above: Possible limits, in the main unit, above which a value is critical; by the patients for whom they hold.
         below: Possible limits below which a value is critical.
     """
@@ -258,10 +257,9 @@ class CriticalScene(Params):
     """The records of a hospital.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         place: Id of the Organization.
         name: Name of the hospital.
-        departments: The departments.
         practitioners: The practitioners of all departments.
         roles: The PractitionerRoles.
         people: The patients.

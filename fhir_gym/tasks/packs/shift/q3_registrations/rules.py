@@ -80,7 +80,6 @@ class Decision:
     """What the rules decide about a request.
 
     Attributes:
-        outcome: The outcome.
         people: Ids of the Patients who are the person, or the parent.
         parent: Id of the only parent; empty if there is none.
         insurer: Id of the insurer; empty if there is none.

@@ -209,7 +209,6 @@ class _RequestSampler(OrderSampler[OrdersScene]):
 
     Args:
         rng: Random generator.
-        scene: The scene.
         count: Number of requests.
     """
 

@@ -285,7 +285,6 @@ class _RequestSampler:
         rng: Random generator.
         calendar: The calendar after the earlier requests.
         scene: The places.
-        outcome: The outcome.
         writes: Minimum and maximum number of records that the absence changes.
         mistakes: Mistakes that should change the result.
     """

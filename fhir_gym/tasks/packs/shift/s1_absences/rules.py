@@ -71,7 +71,6 @@ class AbsenceCalendar:
     Args:
         calendar: The calendar; it changes.
         scene: The places.
-        request: The request.
     """
 
     def __init__(self, calendar: Calendar, scene: AbsenceScene, request: AbsenceRequest) -> None:
@@ -179,7 +178,8 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
     """Judges absences against the calendars that the agent met.
 
     Within an absence, each appointment is judged as if the agent had handled the appointments in the order of the
-    rules, wherever it has put the earlier ones. The slot that the rules choose without any mistake is right too.
+    rules, even if it moved an earlier appointment wrongly. The slot that the rules choose without any mistake is right,
+    too.
     """
 
     @override

@@ -283,7 +283,6 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
     """Judges requests to merge duplicate records.
 
     Args:
-        requests: The requests.
         scene: The sites.
         log: What the agent wrote and looked up.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.

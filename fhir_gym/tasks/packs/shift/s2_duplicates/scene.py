@@ -57,7 +57,6 @@ class DuplicatesScene(Params):
         today: The present day.
         due: Minimum and maximum number of records that a request changes.
         decisive: Number of parts of the rules that must matter for a request.
-        sites: The sites.
         records: The patients, and the records that refer to them.
         others: The other records.
     """
@@ -90,7 +89,6 @@ class DuplicatesSceneSampler:
 
     Args:
         rng: Random generator.
-        world: The world.
         ids: Allocates ids.
         sites: Number of sites.
     """

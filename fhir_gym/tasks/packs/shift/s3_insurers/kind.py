@@ -168,7 +168,6 @@ class _RequestSampler:
     """Chooses requests one after the other, as the earlier ones leave the records.
 
     Attributes:
-        requests: The requests.
         related: Whether the result of a request depends on an earlier one.
     """
 

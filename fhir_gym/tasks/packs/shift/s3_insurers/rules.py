@@ -263,7 +263,6 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
     """Judges requests to end contracts.
 
     Args:
-        requests: The requests.
         scene: The places.
         log: What the agent wrote and looked up.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
@@ -288,7 +287,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
     @override
     def judge_one(self, number: int) -> Judgement:
         possible = [[*self._verdicts(number, ending)] for ending in self._endings[number]]
-        # Of two that fit the agent's changes equally well, the one with more records leaves no change unexplained.
+        # If two endings fit the agent's changes equally well, the ending with more records explains more changes.
         verdicts = min(
             possible, key=lambda verdicts: (sum(verdict.problem is not None for verdict in verdicts), -len(verdicts))
         )

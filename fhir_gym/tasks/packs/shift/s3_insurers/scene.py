@@ -49,10 +49,7 @@ class InsurerScene(Params):
         today: The present day.
         due: Minimum and maximum number of records that a request changes or creates.
         decisive: Number of parts of the rules that must matter for a request.
-        places: The places.
-        insurers: The insurers.
         records: The contracts, patients, coverages, accounts, appointments and tasks.
-        practitioners: The practitioners.
     """
 
     today: str
@@ -69,7 +66,6 @@ class InsurerSceneSampler:
 
     Args:
         rng: Random generator.
-        world: The world.
         ids: Allocates ids.
         insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
     """

@@ -194,7 +194,6 @@ class _RequestSampler:
 
     Args:
         rng: Random generator.
-        scene: The scene.
         today: The present day.
     """
 

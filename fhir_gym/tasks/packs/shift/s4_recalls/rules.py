@@ -131,7 +131,6 @@ class Reading:
     """The records of a patient, read for a test.
 
     Args:
-        patient: The patient.
         entries: The conditions, results, orders, appointments and consents, by resource type.
     """
 
@@ -177,7 +176,7 @@ class RecallDesk:
         rules: What differs between the rules of two variations.
         place: Id of the Organization whose patients are recalled.
         laboratory: Id of the Organization whose results count.
-        now: Current time, an instant.
+        now: Current time (instant).
         base_url: Base URL of the server.
     """
 

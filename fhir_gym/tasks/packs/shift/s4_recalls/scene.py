@@ -101,7 +101,7 @@ class RecallScene(Params):
     """The records of a place.
 
     Attributes:
-        now: Current time, an instant.
+        now: Current time (instant).
         rules: What differs between the rules of two variations.
         place: Id of the Organization whose patients are recalled.
         laboratory: Id of the Organization whose results count.
@@ -135,7 +135,6 @@ class RecallSceneSampler:
 
     Args:
         rng: Random generator.
-        world: The world.
         ids: Allocates ids.
     """
 
@@ -298,7 +297,7 @@ class RecallSceneSampler:
             }
 
     def _consents(self, patient: str) -> Iterator[Resource]:
-        """Draw consents; later ones may revoke earlier ones."""
+        """Draw consents; a later consent may revoke an earlier consent."""
         rng, today = self._rng, self._now.date()
         for ago in rng.sample(range(5, _OLDEST_DAYS), rng.choice((0, 0, 0, 0, 1, 2, 3, 3))):
             purpose = rng.choice((CARE, CARE, CARE, *_PURPOSES))
@@ -333,7 +332,7 @@ def diagnosis(
         id: Id of the Condition.
         name: Name of the condition; see `CONDITIONS`.
         patient: Id of the patient.
-        recorded: When it was recorded, an instant.
+        recorded: When the condition was recorded (instant).
         clinical: Clinical status; empty if the record is an error.
         verification: Verification status.
     """
