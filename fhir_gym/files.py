@@ -113,7 +113,7 @@ class FileLock:
 
     @staticmethod
     def holder(path: Path) -> int | None:
-        """Return the id of the process that locked a file last; None if the file does not tell."""
+        """Return the id of the process that locked a file last; None if the file does not contain it."""
         with suppress(OSError, ValueError):
             return int(path.read_text("ascii")[:20])
         return None

@@ -183,7 +183,7 @@ class Provider:
                 follow_redirects=False, verify=not self.base_url.startswith("http:")
             )
             limit_size(client, _REPLY_BYTES)
-            # `complete` limits the rest of the time. Connecting has less, so that it fails with an error of its own.
+            # `complete` limits the rest of the time. Connecting has a lower limit, so that it fails with its own error.
             timeout = openai.Timeout(None, connect=min(self.model.timeout / 2, _CONNECT_TIMEOUT))
             self._client = openai.AsyncOpenAI(
                 base_url=self.base_url, api_key=self._key, timeout=timeout, max_retries=0, http_client=client

@@ -127,7 +127,7 @@ def plan_faults(plan: CaseSpec, now: datetime, *, own: bool) -> Iterator[str]:
     Args:
         plan: The specification.
         now: Current time.
-        own: Whether the case contains its specification; if so, its order must be in the catalogue.
+        own: Whether the case contains its specification. Then its order must be in the catalogue.
     """
     if plan.lab not in LABS:
         yield f"unknown test {plan.lab!r}"

@@ -47,7 +47,7 @@ def run_experiment(
         max_tokens: No new episode starts after the experiment has used this many tokens in all its runs.
         max_cost: No new episode starts after the experiment has cost this much in all its runs.
         prices: Prices of the models' tokens, which `max_cost` needs.
-        progress: Function that is told how far the current phase is.
+        progress: Function that receives the progress of the current phase.
 
     Returns:
         How far the experiment is.

@@ -94,7 +94,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
     Args:
         configs: The settings of the episodes, one config for each pack. A config without a `World` opens its own.
         out: Rollout file to which each episode is appended when it is over; None for no file.
-        feedback: What `finish` tells the client.
+        feedback: The part of the verdict that `finish` returns.
         max_sessions: Maximum number of running episodes.
         idle_timeout: Seconds without a call after which an episode is closed without a verdict.
         seed: Seed of the episode ids; None for ids that clients cannot guess.
@@ -266,7 +266,7 @@ def _json_result(data: Mapping[str, Json]) -> ToolResult:
 
 
 def reply_of_call(name: str, arguments: Mapping[str, Any]) -> Reply:
-    """Return the reply that stands for a call of a tool of the grammar."""
+    """Convert a call of a tool of the grammar to a reply."""
     action = GRAMMAR.from_tool_call(name, arguments)
     return Reply(action, None if isinstance(action, Action) else _written(name, arguments), name)
 

@@ -15,8 +15,8 @@ class McpClient:
     """The program that calls a tool, as it describes itself.
 
     Attributes:
-        name: Its name; empty if it does not tell.
-        version: Its version; empty if it does not tell.
+        name: The name; empty if unknown.
+        version: The version; empty if unknown.
     """
 
     name: str = ""

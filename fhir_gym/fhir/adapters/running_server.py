@@ -26,7 +26,7 @@ _END = rb"(?![A-Za-z0-9._~-]|%(?!2F|3F|23))"  # http://host/fhir2 is another ser
 class RenamedSession(FhirSession):
     """A session under another base URL.
 
-    Requests may contain the other URL, for example in a Bundle, and answers contain it instead of the server's own.
+    Requests may contain the other URL, for example in a Bundle. Answers contain it instead of the server's URL.
     The results of `read`, `versions`, `search` and `changes` keep the server's URL.
 
     Args:

@@ -25,7 +25,7 @@ _LOOPBACK = ("127.0.0.1", "::1")
 def state_dir() -> Path:
     """Return the state folder: `FHIR_GYM_STATE` if set, otherwise the platform's folder for state.
 
-    It holds what later processes must know about servers, so it must not be deleted while changes are to be undone.
+    It holds the journals of servers, so it must not be deleted while changes are to be undone.
     """
     chosen = os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else user_state_path("fhir_gym", appauthor=False)
@@ -38,7 +38,7 @@ class ServerLock:
         url: Base URL of the server.
 
     Attributes:
-        folder: The folder of what this machine knows about the server.
+        folder: The folder with this machine's files about the server.
 
     Raises:
         InfraError: Another process, environment or run uses the server; or the folder is not writable.

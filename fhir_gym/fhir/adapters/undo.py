@@ -250,13 +250,13 @@ class UndoJournal:
     def answered(self, created: Sequence[tuple[str, str]] = ()) -> None:
         """Note that the answer to the last write is known, and which resources the write created.
 
-        The note need not be on disk: without it, the history of the types tells what was created.
+        The note need not be on disk: without it, the history of the types lists the created resources.
         """
         self._append({"created": [list(key) for key in created]}, sync=False)
         self._known |= set(created)
 
     def doubt(self, difference: str) -> None:
-        """Note that the answer to the last write differs from the request, so that the history must tell its effect."""
+        """Note that the answer to the last write differs from the request, so the history must show its effect."""
         self._append({"doubt": difference}, sync=False)
 
     @property

@@ -73,7 +73,7 @@ def state_before(client: RemoteClient, versions: list[Version]) -> Resource | No
     """Return the state of a resource before some of its versions; None if it did not exist.
 
     Raises:
-        FhirError: The server does not tell.
+        FhirError: The server refuses, or the resource has too many versions.
     """
     resource_type, id, _ = versions[0]
     bundle = client.page(f"/{resource_type}/{id}/_history?_count={_PAGE}")

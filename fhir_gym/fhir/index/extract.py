@@ -52,7 +52,7 @@ class _Extractor:
         root: The functions for the resource's elements, by name.
         compartment: Path of the reference to the compartment.
         when: Path id of the date that token rows also contain; 0 if there is no such date.
-        beside: Whether the date is extracted only for the token rows; if so, the date gets no rows of its own.
+        beside: Whether the date is extracted only for the token rows and gets no date rows.
         absent: Path ids of booleans that are indexed as false if they are absent.
     """
 

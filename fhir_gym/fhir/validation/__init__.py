@@ -25,7 +25,7 @@ def validate(resource: Mapping[str, Any], spend: Callable[[int], None] = _free) 
 
     Args:
         resource: The resource.
-        spend: Function that is told the work, in steps of about a tenth of a microsecond, and may raise.
+        spend: Function that receives the work, in steps of about a tenth of a microsecond, and may raise.
     """
     issues = Issues(spend)
     tree = read_tree(resource, issues)

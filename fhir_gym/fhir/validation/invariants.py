@@ -70,7 +70,7 @@ def _has_narrative(node: Node) -> bool:
 
 
 def _in_order(first: str, second: str) -> Callable[[Node], bool]:
-    """Return the check that a time is not after another; as in HAPI, it fails if their precision does not tell."""
+    """Return the check that a time is not after another; as in HAPI, it fails if their precision leaves this open."""
 
     def check(node: Node) -> bool:
         start, end = node.text_of(first), node.text_of(second)
@@ -228,7 +228,7 @@ _DATE_TIME = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d)(\.
 
 
 def in_order(first: str, second: str) -> bool | None:
-    """Return whether a date or time is not after another; None if their precision does not tell, or one is malformed.
+    """Return whether a date or time is not after another; None if their precision leaves it open, or one is malformed.
 
     >>> in_order("2020-01-01T10:00:00+02:00", "2020-01-01T09:00:00Z"), in_order("2020-01", "2020-01-15")
     (True, None)

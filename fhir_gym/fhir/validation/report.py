@@ -39,7 +39,7 @@ class Issues(list[Issue]):
     """The findings of one validation, in order, each once.
 
     Args:
-        spend: Function that is told the work of the validation, in steps of about a tenth of a microsecond, and may
+        spend: Function that receives the work of the validation, in steps of about a tenth of a microsecond, and may
             raise.
     """
 

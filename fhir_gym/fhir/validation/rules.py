@@ -242,7 +242,7 @@ def _check_child(node: Node, issues: Issues) -> None:
 
 
 def _check_type(node: Node, issues: Issues) -> None:
-    """Check what HAPI knows of a data type beyond its definition."""
+    """Check HAPI's additional rules for a data type."""
     if node.type == "CodeableConcept":
         check_concept(node, issues)
     elif (node.type == "Coding" and node.parent_type != "CodeableConcept") or node.type == "Quantity":

@@ -130,10 +130,10 @@ class ServedEpisode:
 
 
 def _action(request: Request) -> Action:
-    """Return the action that a FHIR request stands for.
+    """Convert a FHIR request to an action.
 
     Raises:
-        FhirError: No action stands for it.
+        FhirError: No action corresponds to the request.
     """
     if request.method not in _METHODS:
         raise FhirError(405, f"This server accepts {', '.join(_METHODS)}, not {request.method[:20]}")
