@@ -38,7 +38,7 @@ class HttpProtocol(HttpToolsProtocol):
     _body = 0
     """Number of bytes of the current body that have not arrived."""
     _waiting = b""
-    """What has arrived of the next request before the response to the current one."""
+    """The part of the next request that has arrived before the response to the current request."""
 
     @override
     def data_received(self, data: bytes) -> None:

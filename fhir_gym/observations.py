@@ -95,7 +95,7 @@ def _json_of(response: Response) -> dict[str, Any] | None:
 
 
 def _compact(body: dict[str, Any], *, with_version: bool) -> tuple[str, Iterator[str]]:
-    """Return what stands after the status, and the lines after it."""
+    """Return the rest of the status line, and the following lines."""
     if body.get("resourceType") != "Bundle":
         return "", iter([_text(_short(body, with_version))])
     head: dict[str, Json] = {}

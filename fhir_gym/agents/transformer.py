@@ -42,7 +42,7 @@ class Sample:
     Attributes:
         ids: The sampled token ids, including the token that ended the turn.
         logprobs: Log-probability of each token at temperature 1.
-        ended: Whether the model ended its turn. If not, the completion was truncated.
+        ended: Whether the model ended its turn; False means that the completion was truncated.
     """
 
     ids: list[int]

@@ -267,7 +267,7 @@ class _Source:
         return samples
 
     def metadata(self) -> dict[str, Any]:
-        """Return what the log says about the settings."""
+        """Return the settings for the log."""
         config, manifest = self.config, self.world.manifest
         return {
             "env_id": config.env_id,

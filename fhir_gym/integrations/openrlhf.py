@@ -66,7 +66,7 @@ class FHIRAgentInstance(AgentInstanceBase):
         }
 
     def _feedback(self, observation: str) -> str:
-        """Return what the chat template writes between two replies. The model has written the end of its turn."""
+        """Return the text of the chat template between two replies. The model has written the end of its turn."""
         turns = [{"role": role, "content": text} for role, text in (("assistant", _REPLY), ("user", observation))]
         text = self._render([{"role": "user", "content": ""}, *turns]).partition(_REPLY)[2]
         return text.removeprefix(self._tokenizer.eos_token)

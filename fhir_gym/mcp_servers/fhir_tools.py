@@ -43,8 +43,8 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
     """FHIR tools with sessions.
 
     The tools are those of the action grammar, with one more argument: the id of the session. All calls run in threads:
-    grading an episode can take seconds, in which the event loop answers other clients. Of each session, one call runs
-    at a time; a call that waits for another call of its session takes no thread.
+    grading can take seconds, and the event loop must answer other clients meanwhile. Each session runs one call at a
+    time. A call that waits for another call of its session takes no thread.
 
     Args:
         id_name: Name of the argument with the session id.

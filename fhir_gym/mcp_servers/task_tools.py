@@ -218,7 +218,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
         return ToolResult(f"{step.observation}\n\n{note}", error=step.info["invalid"])
 
     def _result(self, played: PlayedEpisode, step: Step) -> dict[str, Json]:
-        """Return what the client learns at the end of an episode: never the expected values of a test variation."""
+        """Return the feedback at the end of an episode, never with the expected values of a test variation."""
         info = step.info
         over: dict[str, Json] = {"stop_reason": info["stop_reason"], "steps": info["step"]}
         if self._feedback == "none":

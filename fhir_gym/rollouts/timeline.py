@@ -183,7 +183,7 @@ def _result(request: LoggedRequest) -> str:
 
 
 def _said(request: LoggedRequest) -> str:
-    """Return what a Task or an answer says; for other resources, the result of the request."""
+    """Return the text of a Task or an answer; for other resources, the result of the request."""
     try:
         resource: Resource = request.response.json() if request.response.body else {}
     except ValueError:

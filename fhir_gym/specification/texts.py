@@ -82,7 +82,7 @@ def pattern(primitive: str) -> str:
 
 
 def is_inherited(path: str) -> bool:
-    """Return whether a base type (`Resource`, `Element` …) defines the element, so that many types have it."""
+    """Return whether a base type (`Resource`, `Element` …) defines the element."""
     return path not in _table()["elements"]
 
 

@@ -133,7 +133,7 @@ class Card(_Part):
         tokens: All tokens, including those of episodes without a verdict; None if no record counts them.
         prices: The prices of tokens that the user gave; None without prices.
         cost: The price of all tokens; None without prices or tokens.
-        remarks: What a reader has to know, such as missing episodes.
+        remarks: Remarks for the reader, such as missing episodes.
     """
 
     card_version: int = CARD_VERSION

@@ -213,7 +213,7 @@ def _write(change: Change, base_url: str, *, by_agent: bool) -> Write:
 
 
 def _recorded_trace(turn: Turn) -> TurnTrace:
-    """Return what the record alone tells about a turn."""
+    """Return the effects of a turn that the record alone contains."""
     response, action = read_response(turn.observation), GRAMMAR.parse(turn.action)
     if response is None or not isinstance(action, Action) or action.kind == "FINISH":
         return TurnTrace()

@@ -167,7 +167,7 @@ def _relative(own: str, target: str) -> str:
 
 
 def _without_own(resource: Json) -> Json:
-    """Return a resource without what servers set themselves."""
+    """Return a resource without the elements that servers set."""
     if not isinstance(resource, dict):
         return resource
     meta = resource.get("meta")

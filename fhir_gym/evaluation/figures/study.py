@@ -82,7 +82,7 @@ def _rates(
 
 
 def _identity(run: AgentRun) -> tuple[str, str]:
-    """Return what pooled runs have in common."""
+    """Return the properties that pooled runs share."""
     return run.configuration, str(run.settings.get("model"))
 
 

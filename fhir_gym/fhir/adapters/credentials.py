@@ -1,4 +1,4 @@
-"""What a client needs to be admitted by a FHIR server: headers, a user with a password, and a certificate authority."""
+"""A client's credentials for a FHIR server: headers, a user with a password, and a certificate authority."""
 
 from __future__ import annotations
 

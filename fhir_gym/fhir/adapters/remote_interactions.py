@@ -90,7 +90,7 @@ def difference(
     parts: Sequence[RequestPart],
     states: Sequence[Sequence[ResourceStates]],
 ) -> str | None:
-    """Return how what a server says about a write differs from the request; None if it does not.
+    """Describe how a server's answer to a write differs from the request; None if it does not.
 
     `states` are the resources that each part of the request may change.
     """

@@ -1,4 +1,4 @@
-"""What only validation needs: invariants, strengths of bindings, code systems, extensions, types of profiles."""
+"""Definitions for validation only: invariants, strengths of bindings, code systems, extensions, types of profiles."""
 
 from __future__ import annotations
 

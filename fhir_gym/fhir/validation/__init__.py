@@ -21,7 +21,7 @@ def _free(steps: int) -> None:
 
 
 def validate(resource: Mapping[str, Any], spend: Callable[[int], None] = _free) -> Issues:
-    """Return what is wrong with a resource, given as decoded JSON that no parser has put right.
+    """Return the issues of a resource, given as decoded JSON that no parser has corrected.
 
     Args:
         resource: The resource.

@@ -340,13 +340,13 @@ class _Counterfactual:
         return self._alike[name]
 
     def _is_known(self, reference: str) -> bool:
-        """Whether what the agent saw of a record in the whole episode is the record in full, as it is now."""
+        """Whether the agent saw the whole current record during the episode."""
         if reference not in self._seen_in_full:
             self._seen_in_full[reference] = self._is_in_full(reference, self._seen.get(reference, {}))
         return self._seen_in_full[reference]
 
     def _is_in_full(self, reference: str, seen: Resource) -> bool:
-        """Whether what a response showed of a record is the record in full, as it is now."""
+        """Whether a response showed the whole current record."""
         whole = self._scratch.read(*reference.split("/"))
         return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
 

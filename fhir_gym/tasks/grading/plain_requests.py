@@ -1,4 +1,4 @@
-"""What plain reads and searches can return: the resource types, and whether they may return a certain resource."""
+"""The resource types that plain reads and searches can return, and whether they may return a certain resource."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _explain_search(value: Any, view: View) -> Iterator[Slot]:
 
 
 def _attributes(view: View) -> dict[str, list[tuple[Variable, str, Pointer]]]:
-    """Return by value what pointers can give a leaf."""
+    """Return the pointers that can fill a leaf, by value."""
     by_kind: dict[str, list[tuple[Variable, str, Pointer]]] = {}
     for seen in view.latest.values():
         variables = [Variable(seen.type)]

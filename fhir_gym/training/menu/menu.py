@@ -120,7 +120,7 @@ def _with(template: Template, at: int, slot: Slot) -> Template:
 
 
 def _form(slot: Slot) -> object:
-    """Return what two dates or texts must share to replace each other: with or without a time, the kind of context."""
+    """Return the properties that two interchangeable dates or texts share: with or without a time, the context."""
     return slot.args[4] is not None if slot.kind == "date" else slot.args[0]
 
 

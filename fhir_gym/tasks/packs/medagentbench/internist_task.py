@@ -139,7 +139,7 @@ class ItemsAnswer:
     shapes: tuple[tuple[str, ...], ...]
 
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
-        """Describe what is wrong with the form of an answer; return None if the form is right."""
+        """Describe the error in the form of an answer; return None if the form is right."""
         if answer is None:
             return "the episode ended without FINISH"
         for shape in self.shapes:

@@ -61,7 +61,7 @@ class LabFinding(NamedTuple):
     deciding: tuple[str, ...] = ()
 
     def differs(self, other: LabFinding) -> bool:
-        """Return whether the findings differ so much that no answer is right for both."""
+        """Return whether no answer is right for both findings."""
         if self.level is None or other.level is None:
             return self.level is not other.level
         return abs(self.level - other.level) > self.tolerance + other.tolerance + 1e-6

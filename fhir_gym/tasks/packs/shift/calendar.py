@@ -229,7 +229,7 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     Args:
         scene: The place.
-        log: What the agent wrote and looked up.
+        log: The agent's writes and lookups.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 

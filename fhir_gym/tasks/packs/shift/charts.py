@@ -48,7 +48,7 @@ _USUAL: Mapping[str, tuple[float, str]] = {
     CREATININE.code: (1, "mg/dL"),
     CREATININE_MOLAR.code: (round(UMOL_PER_MG), "umol/L"),
 }
-"""The value and the unit of a result if no other patient has one like it."""
+"""Value and unit of a result, by code, if no other patient has a result with this code."""
 _UCUM = "http://unitsofmeasure.org"
 _INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"

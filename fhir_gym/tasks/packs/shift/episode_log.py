@@ -338,7 +338,7 @@ class EpisodeLog:
 
 
 def _may_be(seen: Resource, counterfactual: Resource) -> bool:
-    """Whether what the agent saw of a record is what it would have seen of a counterfactual.
+    """Whether a counterfactual would have looked the same to the agent as a record.
 
     Dates count, too: they decide most requests, and agents see little else if the search itself names the status.
     """

@@ -79,7 +79,7 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
     """Return a chart as it was before a write, with the records that other people than the agent have created.
 
     Args:
-        log: What was written.
+        log: All writes.
         chart: The chart at the start of the episode.
         write: Number of the write; see `EpisodeLog.before`.
     """
@@ -96,7 +96,7 @@ def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) 
     """Return the records that the agent created for some patients, each with its patient.
 
     Args:
-        log: What was written.
+        log: All writes.
         resource_type: The type of the records.
         patients: References to the patients.
     """
@@ -133,7 +133,7 @@ def moment_of(value: Json) -> str:
 
 
 def target_of(value: Json, base_url: str = "") -> str:
-    """Return what a Reference points to (``Patient/1``); empty for another value."""
+    """Return the target of a Reference (``Patient/1``); empty for another value."""
     text = value.get("reference") if isinstance(value, dict) else None
     return _parsed(text, base_url) if isinstance(text, str) else ""
 

@@ -179,7 +179,7 @@ def patient_not_found(request: PatientRequest, people: Sequence[Person], log: Ep
     Args:
         request: The request; its ask has the attribute `patient`.
         people: The patients of the scene.
-        log: What the agent looked up.
+        log: The agent's lookups.
         answer: The reported outcome.
     """
     if not request.patients:

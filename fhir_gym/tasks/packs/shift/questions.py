@@ -1,4 +1,4 @@
-"""What kinds of request that are questions share: how they are drawn, answers, and the judgement."""
+"""Code that the kinds of questions share: drawing, answers, and judgement."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class AnyAnswer:
         return "any list"
 
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
-        """Describe what is wrong with the form of an answer; return None if the form is right."""
+        """Describe the error in the form of an answer; return None if the form is right."""
         return "the episode ended without FINISH" if answer is None else None
 
 

@@ -1,3 +1,3 @@
-"""What several kinds of request have in common."""
+"""Code that several kinds of request share."""
 
 __all__: list[str] = []

@@ -199,7 +199,7 @@ def _coding(concept: Json) -> Resource:
 
 
 def _condition(record: Resource, patient: str) -> dict[str, Any]:
-    """Return what allergies and diagnoses have in common."""
+    """Return the fields that allergies and diagnoses share."""
     return {
         "id": record["id"],
         "patient": patient,
@@ -227,7 +227,7 @@ class OrderReader:
 
     Args:
         formulary: The drugs and tests that can be ordered.
-        log: What the agent wrote.
+        log: The agent's writes.
     """
 
     def __init__(self, formulary: Formulary, log: EpisodeLog) -> None:
@@ -260,7 +260,7 @@ class OrderReader:
         return EarlierOrder(id=id, patient=patient, item=item, status=status, intent=intent, written=written, dose=0)
 
     def problems(self, order: Resource, patient: str, item: Item, dose: int) -> Iterator[Json]:
-        """Yield what is wrong with a new order.
+        """Yield the errors in a new order.
 
         Args:
             order: The order.
@@ -327,7 +327,7 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
 
     @abstractmethod
     def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
-        """Return what is wrong with the orders that the agent left for a request, and what is right."""
+        """Return the errors in the orders that the agent left for a request, and the right decision."""
 
     def knows_policies(self, number: int, cause: Cause) -> bool:
         """Whether the agent has read the policies that lead to a cause."""

@@ -15,7 +15,7 @@ class UpdateJudge(SweepJudge[S, R]):
     """Judges requests that change records.
 
     Args:
-        log: What the agent wrote and looked up.
+        log: The agent's writes and lookups.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 

@@ -1,4 +1,4 @@
-"""What a patient takes now, and the judgement of questions about it."""
+"""The drugs that a patient takes now, and the judgement of questions about them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Saying:
 
 
 def _sayings(chart: Chart, ignoring: Rule | None) -> Iterator[Saying]:
-    """Yield what the records that count say."""
+    """Yield the statements of the records that count."""
     for record in chart.records:
         order = record.resource_type == "MedicationRequest"
         void = record.status not in COUNTING[record.resource_type]
@@ -122,7 +122,7 @@ class Decision:
     """What the rules say about a drug of a patient.
 
     Attributes:
-        said: What the newest record that counts says.
+        said: The statement of the newest record that counts.
         lasting: References to the dispenses that count and last until today.
         ended: Reference to the dispense that counts and ended last, if none lasts until today; otherwise an empty text.
     """

@@ -188,7 +188,7 @@ def judge_contradictions(
         request: The question.
         scene: The scene.
         history: The records of the patient; None if there is not exactly one patient.
-        log: What the agent looked up.
+        log: The agent's lookups.
         answer: The reported outcome.
     """
     not_found = patient_not_found(request, scene.people, log, answer)

@@ -109,7 +109,7 @@ FACTS = (
     Fact("Observation", "2345-7", "Glucose [Mass/volume] in Serum or Plasma", unit="mg/dL", values=(70, 220)),
     Fact("Observation", "718-7", "Hemoglobin [Mass/volume] in Blood", unit="g/dL", values=(8, 17)),
 )
-"""What results, procedures and diagnoses are about."""
+"""The subjects of results, procedures and diagnoses."""
 _BY_CODE = MappingProxyType({fact.code: fact for fact in FACTS})
 
 

@@ -208,7 +208,7 @@ class LiveDrawing:
             yield request if update is None else request.model_copy(update={"record_update": update})
 
     def _draw_record_update(self, request: DeskRequest, others: Sequence[DeskRequest]) -> RecordUpdate | None:
-        """Draw an update of a record that changes what is right for a request alone."""
+        """Draw an update of a record that changes the right result of this request only."""
         rng, kind, scene = self._rng, self._kinds[request.kind], self.scenes[request.kind]
         if request.message_after or rng.random() >= self._size.events * _UPDATED:
             return None

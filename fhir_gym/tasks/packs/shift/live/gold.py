@@ -279,7 +279,7 @@ def _is_for_organization(task: Resource) -> bool:
 
 
 def _ask_of(request: DeskRequest, born: str) -> Any:
-    """Return what a request says, with the date of birth if it was not given."""
+    """Return the content of a request, with the date of birth if it was not given."""
     ask = request.request.ask
     return ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})}) if born else ask
 

@@ -96,7 +96,7 @@ class LiveJudge:
                     yield from kind.counterfactuals(declined, self._amended(records, moment))
 
     def _request(self, request: DeskRequest) -> Any:
-        """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
+        """Return the request with its changed description, or with its first description if it has not changed."""
         return (
             request.first if request.first is not None and self._event("reworded", request) is None else request.request
         )
@@ -179,7 +179,7 @@ class LiveJudge:
         return [Decided(judgement, *both) for judgement, both in zip(judged, changes, strict=True)]
 
     def _by_time(self, request: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
-        """Return what counts for a request about which a message or an update of a record may have come."""
+        """Return the judgement of a request that a message or an update of a record may have changed."""
         event, in_time = ("record updated", UPDATE_IN_TIME) if request.record_update else ("message", MESSAGE_IN_TIME)
         age = self._age_of(event, request, closing, after.first)
         if age is None or age < timedelta():
@@ -336,7 +336,7 @@ class LiveJudge:
         return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=outcome, by_record=None)
 
     def _problem(self, request: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
-        """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
+        """Describe errors that the kind does not judge; empty if there are none."""
         if closing is None:
             return "the Task is not closed"
         decided = closing.request if first is None else first

@@ -25,11 +25,11 @@ NOT_GIVEN = "[date of birth not given]"
 
 
 TIME_TO_OBJECT = timedelta(minutes=2)
-"""From the time at which a Task is in-progress, its requester has so long to object before the agent may decide."""
+"""Time from a Task's in-progress to the agent's first change, in which the requester may object."""
 MESSAGE_IN_TIME = timedelta(minutes=1)
-"""A message counts if it was sent so long before the agent decides; the agent may ignore a later one."""
+"""A message counts if it was sent at least this long before the agent's first change."""
 UPDATE_IN_TIME = timedelta(minutes=2)
-"""The same for an update of a patient's record by a colleague: reading a chart again takes several requests."""
+"""The same for a colleague's update of a record. It is longer, because reading a chart takes several requests."""
 
 
 class RecordUpdate(Params):

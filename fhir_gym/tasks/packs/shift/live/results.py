@@ -81,7 +81,7 @@ class Result:
         withdrawn: Whether the request was withdrawn before the agent worked on it.
         share: The share of the request that is right, from 0 to 1, without regard to time.
         judgement: The judgement of its kind.
-        found: What the agent did.
+        found: The outcome of the agent's actions.
     """
 
     request: DeskRequest

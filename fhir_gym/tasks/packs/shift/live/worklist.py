@@ -137,7 +137,7 @@ def _notes(task: Resource) -> list[Json]:
 
 
 def outcome_of(task: Mapping[str, Json]) -> str:
-    """Return what a closed Task reports, in lower case: the value of a Task that is done, or the business status."""
+    """Return the result of a closed Task in lower case: the value of a Task that is done, or the business status."""
     told = next((word.casefold().rstrip(".") for word in _words([task.get("businessStatus")]) if word), "")
     values = [output for output in _outputs(task) if output]
     return values[0].casefold() if values and told == DONE else told

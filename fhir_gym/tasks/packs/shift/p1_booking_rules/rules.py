@@ -193,7 +193,7 @@ def decide(
     """Return the outcome of a request, and the slot that the rules choose if it is done.
 
     Args:
-        ask: What the patient wishes.
+        ask: The patient's wishes.
         patient: Id of the patient.
         calendar: The slots and appointments.
         limits: See `limits_for`.

@@ -359,7 +359,7 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
         return problems, {DONE: dict(decision.orders)} if decision.orders else None
 
     def _problems(self, number: int, left: Sequence[str], decision: Decision) -> Iterator[Json]:
-        """Yield what is wrong with the orders that the agent left for a request."""
+        """Yield the errors in the orders that the agent left for a request."""
         if decision.outcome != DONE:
             yield f"left {', '.join(left)}"
             return

@@ -133,7 +133,7 @@ class Release:
         return self.apply(terms_of(chart, self.base_url))
 
     def apply(self, consents: Iterable[Terms]) -> tuple[Entry, ...]:
-        """Return what consents mean for the request; the latest is the last."""
+        """Return the effects of the consents on the request, latest last."""
         return tuple(sorted(map(self._consent, consents), key=lambda consent: consent.moment))
 
     def documents(self, chart: Chart) -> tuple[Entry, ...]:
@@ -213,7 +213,7 @@ class Release:
         return Entry(name_of(document), broken(rules))
 
     def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
-        """Yield what is wrong with the Communication of a release.
+        """Yield the errors in the Communication of a release.
 
         Args:
             communication: The Communication.

@@ -258,7 +258,7 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         return RecordVerdict(record, problems or None, harmed=bool(problems))
 
     def _wrong_elements(self, task: Resource, expected: Resource, stay: str) -> Iterator[str]:
-        """Yield what is wrong in a Task."""
+        """Yield the errors in a Task."""
         yield from other_values(task, **{name: expected[name] for name in ("status", "intent", "priority")})
         if not has_coding(task.get("code"), NOTICE.system, NOTICE.code):
             yield "code"

@@ -119,7 +119,7 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
     def _problems(
         self, request: BookingRequest, left: frozenset[str], right_slots: Sequence[ClinicSlot | None]
     ) -> list[Json]:
-        """Describe what is wrong with the records that the agent left for a request."""
+        """Describe the errors in the records that the agent left for a request."""
         appointments = [record for record in left if record.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
             return [f"left {record}" for record in sorted(left)]
@@ -135,7 +135,7 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         return problems
 
     def _wrong_elements(self, appointment: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
-        """Yield what is wrong in a new appointment."""
+        """Yield the errors in a new appointment."""
         practitioner = self.scene.by_schedule()[slot.schedule].person.id
         if appointment.get("status") != "booked":
             yield f"status {appointment.get('status')}"

@@ -34,7 +34,7 @@ ENDED_AS = {"cancel": "cancelled", "missed": "noshow"}
 
 
 class ChangeContent(TimePreferences):
-    """What is to change. The wishes are for the new time of a moved appointment.
+    """The requested change. The wishes are for the new time of a moved appointment.
 
     Attributes:
         patient: The patient's name and date of birth.
@@ -70,7 +70,7 @@ def outcome_of(ask: ChangeContent, visit: Visit | None, calendar: Calendar) -> s
     """Return the outcome of a request in a calendar.
 
     Args:
-        ask: What is to change.
+        ask: The requested change.
         visit: The appointment at the start of the episode; None if there is none.
         calendar: The calendar.
     """
@@ -156,7 +156,7 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
         return self.done(number, [*self._problems(request.ask, visit, calendars)], claimed)
 
     def _problems(self, ask: ChangeContent, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
-        """Yield what is wrong with an appointment that the agent changed."""
+        """Yield the errors in an appointment that the agent changed."""
         record = f"Appointment/{visit.id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         possible = [calendar for calendar in calendars if outcome_of(ask, visit, calendar) == DONE]
@@ -181,7 +181,7 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
             yield f"Slot/{visit.slot.id} is not as it should be"
 
     def _wrong_move(self, before: Resource, after: Resource, visit: Visit, slot: ClinicSlot) -> Iterator[Json]:
-        """Yield what is wrong with a moved appointment."""
+        """Yield the errors in a moved appointment."""
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"

@@ -404,7 +404,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         return self._start.adding(patients_and_coverages)
 
     def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
-        """Describe what is wrong with the records that the agent left for a request."""
+        """Describe the errors in the records that the agent left for a request."""
         own_writes = [write for write in self._new if write.record in left]
         patients = [write.after for write in own_writes if write.resource_type == "Patient" and write.after]
         coverages = [write.after for write in own_writes if write.resource_type == "Coverage" and write.after]
@@ -426,7 +426,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         return problems
 
     def _wrong_terms(self, ask: RegistrationContent, decision: Decision, coverage: Resource) -> Iterator[str]:
-        """Yield what is wrong with a new Coverage whose beneficiary is right."""
+        """Yield the errors in a new Coverage whose beneficiary is right."""
         refers, (number, until) = self.log.end.refers, insurance_terms(ask, decision)
         beneficiary = refers(coverage.get("beneficiary"))
         subscriber = f"Patient/{decision.parent}" if decision.parent else beneficiary
@@ -503,7 +503,7 @@ def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
 
 
 def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
-    """Yield what is wrong with a new Patient."""
+    """Yield the errors in a new Patient."""
     names = elements(patient.get("name"))
     if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):
         yield f"name {patient.get('name')}, birthDate {patient.get('birthDate')}"

@@ -340,7 +340,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return self.before(len(self.log.writes))
 
     def _problems(self, number: int, id: str, possible: Sequence[ClinicSlot | None]) -> Iterator[Json]:
-        """Yield what is wrong with an appointment that the agent changed."""
+        """Yield the errors in an appointment that the agent changed."""
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
@@ -358,7 +358,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
                 yield f"Slot/{slot} is not {CLOSED} and otherwise unchanged"
 
     def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
-        """Yield what is wrong with an appointment that moved to the right slot."""
+        """Yield the errors in an appointment that moved to the right slot."""
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"

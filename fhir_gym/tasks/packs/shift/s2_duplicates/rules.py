@@ -76,7 +76,7 @@ class MergeRequest(Request):
 
 
 class _Filed(NamedTuple):
-    """What decides whether patient records belong to one person."""
+    """The criteria for patient records of one person."""
 
     patient: Resource
     names: frozenset[tuple[str, str]]
@@ -284,7 +284,7 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
 
     Args:
         scene: The sites.
-        log: What the agent wrote and looked up.
+        log: The agent's writes and lookups.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 

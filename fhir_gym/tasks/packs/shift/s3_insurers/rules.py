@@ -1,4 +1,4 @@
-"""What ends when an insurer ends its contract with a place, and the judgement of such requests."""
+"""The consequences when an insurer ends its contract with a place, and the judgement of such requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Ending:
             self._of.setdefault(str(record.get("resourceType")), []).append(record)
 
     def target(self, value: Json) -> str:
-        """Return what a Reference points to; empty for another value."""
+        """Return the target of a Reference; empty for another value."""
         return target_of(value, self._base)
 
     def _all(self, resource_type: str) -> list[Resource]:
@@ -264,7 +264,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
 
     Args:
         scene: The places.
-        log: What the agent wrote and looked up.
+        log: The agent's writes and lookups.
         answers: The outcome that the agent reported for each request, in lower case; empty for none.
     """
 
@@ -381,7 +381,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
                 yield RecordVerdict(task, "not needed", harmed=True, due=False)
 
     def _wrong_elements(self, task: Resource, visit: str) -> Iterator[Json]:
-        """Yield what is wrong with a new task for the right patient."""
+        """Yield the errors in a new task for the right patient."""
         for name, value in (("status", "requested"), ("intent", "order")):
             if task.get(name) != value:
                 yield {name: task.get(name)}

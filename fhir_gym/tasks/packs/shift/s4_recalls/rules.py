@@ -144,7 +144,7 @@ class Reading:
         return _WHOLE_RULES.union(*(entry.broken for entry in entries if len(entry.broken) == 1))
 
     def facts(self, ignoring: str = "") -> Facts:
-        """Return what the records say about recalls, if one of `RULES` is ignored."""
+        """Return the recalls according to the records if one of `RULES` is ignored."""
 
         def counting(resource_type: str) -> list[Entry]:
             return [entry for entry in self._entries.get(resource_type, ()) if entry.counts(ignoring)]
@@ -327,10 +327,10 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return claimed
 
     def _decisions(self, number: int, patient: str) -> list[Decision]:
-        """Return what is right for a patient at the moments that decide; more than one decision may be.
+        """Return the right decisions for a patient; there may be several.
 
-        An order is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
-        order, the earlier letters decide, or the end of the episode.
+        An order is right if it is due when the agent writes it or at the end of the episode. If there is no order, the
+        state after the requests with earlier letters decides, or the end of the episode.
         """
         log, end, ask = self.log, len(self.log.writes), self.requests[number].ask
         mine = self._claimed[number].get(patient, [])
@@ -369,7 +369,7 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return self.sweep(number, verdicts, records, lambda: self._looked(number))
 
     def _problems(self, ask: RecallContent, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
-        """Yield what is wrong with the orders that the agent left for a patient."""
+        """Yield the errors in the orders that the agent left for a patient."""
         urgent = {decision.urgent for decision in decisions if decision.needed}
         if not left:
             if all(decision.needed for decision in decisions):
