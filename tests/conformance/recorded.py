@@ -21,7 +21,7 @@ import math
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,8 @@ def empty_world(folder: Path) -> World:
 class HttpClient:
     """Sends requests to a running server."""
 
-    def __init__(self, base: str) -> None:
-        self.base = base.rstrip("/")
-        self._http = httpx.Client(timeout=60)
+    def __init__(self, base: str, http: httpx.Client) -> None:
+        self.base, self._http = base.rstrip("/"), http
 
     def ask(
         self, method: str, url: str, headers: Mapping[str, str] | None = None, body: Any = None, raw: str | None = None
@@ -131,8 +130,13 @@ def cases(recording: str, group: str | None = None) -> Iterator[Case]:
 @contextmanager
 def loaded(base: str | None = None) -> Iterator[Client]:
     """Open a client of a server that contains the recordings' resources: a running one, or the embedded one."""
-    with tempfile.TemporaryDirectory() as folder, empty_world(Path(folder)).session(pretty=True) as session:
-        client: Client = HttpClient(base) if base else SessionClient(session)
+    with ExitStack() as stack:
+        client: Client
+        if base:
+            client = HttpClient(base, stack.enter_context(httpx.Client(timeout=60)))
+        else:
+            world = empty_world(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            client = SessionClient(stack.enter_context(world.session(pretty=True)))
         refused = load(client)
         assert not refused, refused[:3]
         yield client

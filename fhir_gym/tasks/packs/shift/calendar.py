@@ -316,16 +316,19 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         """Return the calendar after the requests with earlier letters, as the agent has left them.
 
         It contains what other people wrote before the agent's first write for the request, or before its report. Live
-        requests have no letters, so it also contains what the agent itself wrote until then.
+        requests have no letters: those are earlier that the agent began before, and the calendar also contains what
+        else the agent wrote until then.
         """
-        earlier = frozenset().union(*self.claimed[:number])
+        first = self._first_write_for(number)
+        numbers = range(len(self.requests)) if self.log.is_live else range(number)
+        begun = [n for n in numbers if n != number and (not self.log.is_live or self._first_write_for(n) < first)]
+        earlier = frozenset().union(*(self.claimed[n] for n in begun))
         records = earlier & self.log.touched
         states = {record: self.log.at_end(record) for record in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {
             write.record: write.after for write in self._writes if write.record in records and _is_free(write.after)
         }
-        first = self._first_write_for(number)
         before = [write for write in self._writes if write.number < first]
         states |= {write.record: write.after for write in before if not write.by_agent}
         if self.log.is_live:

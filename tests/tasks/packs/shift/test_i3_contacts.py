@@ -59,8 +59,12 @@ def has_only_short_stays(params: ShiftParams, request: ContactRequest) -> bool:
     if len(request.patients) != 1 or request.outcome != NO_CONTACT:
         return False
     stays = stays_in_window(request.ask, params.scene, request.patients[0])
-    total = sum((end - start for _, start, end in stays), timedelta())
-    return total < timedelta(minutes=request.ask.minutes)
+    minutes = {
+        start + timedelta(minutes=number)
+        for _, start, end in stays
+        for number in range((end - start) // timedelta(minutes=1))
+    }
+    return len(minutes) < request.ask.minutes
 
 
 def test_no_contact_needs_only_the_own_stays_if_they_are_too_short(hospital: World) -> None:

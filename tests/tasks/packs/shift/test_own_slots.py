@@ -198,7 +198,7 @@ def test_who_hides_the_slots_in_a_live_shift_fails_the_request(
     for variation in range(30):
         if tried > 2:
             break
-        with shift_of([key], hospital, monkeypatch, "hiding", variation, minutes=40, events=1, asking=0) as episode:
+        with shift_of([key], hospital, monkeypatch, "hiding", variation, minutes=40, events=0, asking=0) as episode:
             for request in done(episode):
                 with pytest.MonkeyPatch.context() as patch:
                     with_policy(patch, key, request.request.ask, hiding := Hiding())

@@ -26,6 +26,10 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 _ANOTHER_ROOM: frozenset[Rule] = frozenset({"room"})
 
 
+_SUPPOSED = 3
+"""Number of patients who are supposed, one after the other, in a bed that nobody was in."""
+
+
 class ContactContent(RequestContent):
     """A question about the patients who shared a room with a patient.
 
@@ -255,9 +259,10 @@ def names_of(people: Sequence[Person]) -> dict[str, str]:
 
 
 def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
-    """Return encounters that do not exist and would be contacts, one for each other bed of a room of the patient.
+    """Return encounters that do not exist and would be contacts, for each other bed of a room of the patient.
 
-    Each lasts for a random part of the patient's longest stay in the window.
+    Each lasts for a random part of the patient's longest stay in the window. Several patients could have been in a bed,
+    because an agent may have read the encounters of one of them for another request.
     """
     ask, patient = request.ask, request.patients[0]
     longest = max(stays_in_window(ask, scene, patient), key=lambda stay: (stay[2] - stay[1], stay[0].place))
@@ -266,12 +271,13 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
     spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
     candidates = []
     for place in sorted(place for place, its_room in scene.rooms.items() if its_room == room and place != stay.place):
-        rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
-        first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
-        times = {"start": instant(start + first), "end": instant(end - last)}
-        other = rng.choice([person.id for person in scene.people if person.id != patient])
-        stays = (Stay(place=place, status="completed", **times),)
-        candidates.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
+        rng = seeded_random("contact", ask, place)
+        for other in rng.sample([person.id for person in scene.people if person.id != patient], _SUPPOSED):
+            first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
+            times = {"start": instant(start + first), "end": instant(end - last)}
+            stays = (Stay(place=place, status="completed", **times),)
+            visit = Visit(id=f"contact-{patient}-{place}-{other}", patient=other, status="finished", stays=stays)
+            candidates.append(visit_resource(visit))
     return candidates
 
 
