@@ -68,11 +68,7 @@ class ClusteredMean:
 
 
 def clustered_mean(clusters: Iterable[Sequence[float]]) -> ClusteredMean | None:
-    """Return the mean of all values with a cluster-robust standard error; None without values.
-
-    Args:
-        clusters: The values of each cluster.
-    """
+    """Return the mean of all values with a cluster-robust standard error; None without values."""
     sums = [(math.fsum(values), len(values)) for values in clusters if values]
     count = sum(size for _, size in sums)
     if not count:
@@ -162,12 +158,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def t_two_sided(t: float, freedom: float) -> float:
-    """Return the probability that Student's t exceeds `abs(t)` in absolute value.
-
-    Args:
-        t: The statistic.
-        freedom: Degrees of freedom.
-    """
+    """Return the probability that Student's t exceeds `abs(t)` in absolute value."""
     if math.isinf(t):
         return 0.0
     whole = freedom + t * t

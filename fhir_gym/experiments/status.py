@@ -162,10 +162,6 @@ class ExperimentStatus:
 def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> ExperimentStatus:
     """Return how far an experiment is. The experiment may be running.
 
-    Args:
-        folder: The experiment's folder.
-        prices: Prices of the models' tokens.
-
     Raises:
         ExperimentError: The folder holds no experiment.
         RecordError: A rollout file is unreadable.

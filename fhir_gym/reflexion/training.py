@@ -157,12 +157,7 @@ class VariationName(NamedTuple):
 
 
 def with_lessons(agent: Agent | ConcurrentAgent, lessons: Mapping[VariationName, str]) -> Agent | ConcurrentAgent:
-    """Return an agent whose prompts end with lessons.
-
-    Args:
-        agent: The agent.
-        lessons: The text for each variation.
-    """
+    """Return an agent whose prompts end with lessons."""
     return _ConcurrentReader(agent, lessons) if isinstance(agent, ConcurrentAgent) else _Reader(agent, lessons)
 
 

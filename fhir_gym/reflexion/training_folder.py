@@ -210,9 +210,6 @@ def training_usage(out: str | Path) -> dict[str, Usage]:
 
     It may be called before, during and after a training.
 
-    Args:
-        out: The memory file.
-
     Returns:
         The tokens of the roles ``agent``, ``evaluator`` and ``reflector``.
     """

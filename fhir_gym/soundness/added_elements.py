@@ -62,13 +62,7 @@ Addition = tuple[str, Resource]
 
 
 def reversals(task: Task[Any], gold: GoldRecording, now: datetime) -> Iterator[Policy]:
-    """Yield policies that add one element to a written record.
-
-    Args:
-        task: The task.
-        gold: The reference episode.
-        now: Present time of the world.
-    """
+    """Yield policies that add one element to a written record."""
     for index, step in enumerate(gold.steps):
         if not step.writes or not isinstance(step.body, dict):
             continue

@@ -81,13 +81,7 @@ def values_at(resource: Resource, path: Path) -> list[Json]:
 
 
 def made_up_values(resource_type: str, path: Path, value: Json) -> list[Json]:
-    """Invented wrong values of the right type; empty for a reference.
-
-    Args:
-        resource_type: Type of the resource.
-        path: Path of the value.
-        value: The right value.
-    """
+    """Invented wrong values of the right type; empty for a reference."""
     if _is_reference(path, value):
         return []
     return [mutant for mutant in mutated(_element(resource_type, path), value) if mutant != value]

@@ -19,14 +19,7 @@ _CLIENT_ID = "chosen-by-client-"
 
 
 def equivalents(task: Task[Any], gold: GoldRecording, base_url: str, present: str) -> Iterator[Policy]:
-    """Yield policies that solve the task in a way that differs from the reference solution.
-
-    Args:
-        task: The task.
-        gold: The reference episode.
-        base_url: Base URL of the server.
-        present: The present as an instant.
-    """
+    """Yield policies that solve the task in a way that differs from the reference solution."""
     yield same("graded by evidence", gold, [*gold.steps], grading="evidence")
     yield from _answers(task, gold, base_url)
     yield from _other_requests(gold, base_url, is_live=task.is_live)

@@ -117,13 +117,7 @@ See = Callable[[int, Action, Response], Response]
 
 
 def flawed_policies(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that report no result, skip part of the work, or confuse the target with a similar record.
-
-    Args:
-        task: The task.
-        params: Parameters of the variation.
-        gold: The reference episode.
-    """
+    """Yield policies that report no result, skip part of the work, or confuse the target with a similar record."""
     yield Policy("says none", "looks up, then says none", script([*gold.reads, Finish(none_answer(task.answer))]))
     yield from careless_policies(task, params, gold)
     yield from _ignoring_decoys(task, params, gold)
@@ -134,11 +128,6 @@ def careless_policies(task: Task[Any], params: Params, gold: GoldRecording) -> I
 
     Such a policy may succeed by chance; `benchmarks.hasty_policies` reports how often. The policies have the same names
     in all variations.
-
-    Args:
-        task: The task.
-        params: Parameters of the variation.
-        gold: The reference episode.
     """
     yield from _hasty_searches(task, params, gold)
     yield from _first_hits(task, params, gold)
@@ -357,14 +346,7 @@ response).
 
 
 def live_policies(task: Task[Any], params: Params, run: PolicyRun, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that act in batches or close Tasks early.
-
-    Args:
-        task: The task.
-        params: Parameters of the variation.
-        run: The reference episode.
-        gold: Its recording.
-    """
+    """Yield policies that act in batches or close Tasks early."""
     if not any(_updates_task(step.action) and step.body["status"] == "in-progress" for step in gold.steps):
         return
     yield Policy("acts in batches", "begins and closes in one Bundle", _following(task, params, _begin_at_the_end))

@@ -200,13 +200,7 @@ def measure_tasks(
 
 
 def measure_looks(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskLooks:
-    """Measure all generic looks for a task.
-
-    Args:
-        world: The world.
-        task: The task.
-        numbers: Numbers of the variations.
-    """
+    """Measure all generic looks for a task."""
     shares: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     values: list[tuple[Mapping[str, float], Mapping[str, float]]] = []
     for number in numbers:

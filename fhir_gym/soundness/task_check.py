@@ -201,13 +201,7 @@ def _chosen(env_ids: list[str], keys: list[str] | None) -> list[Task[Any]]:
 
 
 def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> TaskReport:
-    """Check one task.
-
-    Args:
-        task: The task.
-        world: The world.
-        variations: Numbers of the variations.
-    """
+    """Check one task."""
     checker = VerdictChecker(task)
     residents = _residents(task, world, variations)
     recordings: dict[int, GoldRecording] = {}

@@ -55,9 +55,6 @@ class SecurityMiddleware:
 
     A Host header that is not a loopback name is refused, since a foreign name may resolve to this machine (DNS
     rebinding). A POST is refused if the browser says that another site sends it.
-
-    Args:
-        app: The application.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -90,12 +90,7 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
 
 
 def render(context: ViewerContext, query: EpisodeQuery) -> str:
-    """Return the page with the table.
-
-    Args:
-        context: The viewer.
-        query: What the table shows.
-    """
+    """Return the page with the table."""
     index = context.index
     where, parameters = context.where(query)
     counts = f"SELECT count(*), count(success), coalesce(sum(success), 0) FROM episode WHERE {where}"

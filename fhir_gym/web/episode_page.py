@@ -69,11 +69,7 @@ def _position(request: Request) -> tuple[int, int]:
 
 
 class EpisodePages:
-    """Renders the pages of episodes, and keeps the latest replays.
-
-    Args:
-        context: The viewer.
-    """
+    """Renders the pages of episodes, and keeps the latest replays."""
 
     def __init__(self, context: ViewerContext) -> None:
         self._context = context

@@ -48,11 +48,7 @@ class Line:
 
 
 class RolloutReader:
-    """Reads the lines that are added to a file.
-
-    Args:
-        path: The file.
-    """
+    """Reads the lines that are added to a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -300,12 +296,7 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             self._db.execute("COMMIT")
 
     def cached(self, name: str, compute: Callable[[], _T]) -> _T:
-        """Return a value that is computed once for each state of the index.
-
-        Args:
-            name: Name of the value.
-            compute: Function that computes it.
-        """
+        """Return a value that is computed once for each state of the index."""
         with self._lock:
             if self._cache[0] != self._state.version:
                 self._cache = self._state.version, {}

@@ -20,9 +20,6 @@ class TextSearch:
     """Searches the files, and keeps the results of the last searches. All methods may be called from any thread.
 
     A repeated search reads only the episodes that have been added since.
-
-    Args:
-        index: The index of the files.
     """
 
     def __init__(self, index: RolloutIndex) -> None:

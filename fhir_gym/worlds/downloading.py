@@ -187,10 +187,6 @@ class DownloadState:
 class DownloadJournal:
     """The record of the pages that were fetched from one server, in a folder.
 
-    Args:
-        folder: Created if missing.
-        source: Base URL of the server.
-
     Raises:
         WorldError: The folder belongs to another server, or is not writable.
     """

@@ -219,10 +219,6 @@ class FhirClient(JsonClient):
     def page(self, url: str, resource_type: str) -> Page:
         """Fetch a page.
 
-        Args:
-            url: URL of the page.
-            resource_type: Resource type of the matches.
-
         Raises:
             ExpiredError: The server no longer has the search.
             LinkError: The next link is invalid.

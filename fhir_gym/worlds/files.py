@@ -93,12 +93,7 @@ def find_files(source: Path, ending: str) -> list[Path]:
 
 
 def read_lines(path: Path, shown: str) -> Iterator[SourceRecord]:
-    """Yield one record for each line of an NDJSON file, except blank lines.
-
-    Args:
-        path: The file.
-        shown: Display name of the file.
-    """
+    """Yield one record for each line of an NDJSON file, except blank lines."""
     number = 0
     try:
         with _open(path) as file:

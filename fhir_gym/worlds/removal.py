@@ -65,9 +65,6 @@ def remove(name: str) -> CachedWorld:
 
     Open sessions of the world keep working.
 
-    Args:
-        name: Name of the world.
-
     Returns:
         The removed files.
 

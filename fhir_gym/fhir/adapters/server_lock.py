@@ -34,9 +34,6 @@ def state_dir() -> Path:
 class ServerLock:
     """The only access to a server. The operating system releases it when the process ends, even if it is killed.
 
-    Args:
-        url: Base URL of the server.
-
     Attributes:
         folder: The folder with this machine's files about the server.
 

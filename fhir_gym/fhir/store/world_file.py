@@ -45,11 +45,7 @@ _T = TypeVar("_T", bound=_Closable)
 
 
 class PerThread(Generic[_T]):
-    """One value for each thread of this process; a thread's value is made on first use.
-
-    Args:
-        make: Function that makes a value.
-    """
+    """One value for each thread of this process; a thread's value is made on first use."""
 
     def __init__(self, make: Callable[[], _T]) -> None:
         self._make = make

@@ -75,11 +75,7 @@ class Links:
         return counts
 
     def single(self, own: Sequence[int]) -> Mapping[str, list[int | None]]:
-        """For each path, map every given record to the first record that it refers to, or to None.
-
-        Args:
-            own: The records.
-        """
+        """For each path, map every given record to the first record that it refers to, or to None."""
         rows: dict[str, list[int | None]] = {}
         for place, at in enumerate(own):
             for path, other in self._out[at]:
@@ -89,11 +85,7 @@ class Links:
         return rows
 
     def referrers(self, own: Sequence[int]) -> Mapping[str, list[list[int]]]:
-        """For each type and path, list the records that refer to each of the given records.
-
-        Args:
-            own: The records.
-        """
+        """For each type and path, list the records that refer to each of the given records."""
         rows: dict[str, list[list[int]]] = {}
         for place, at in enumerate(own):
             for label, other in self._in[at]:

@@ -166,13 +166,7 @@ def predict_probabilities(
 
 
 def predict_classes(train: NDArray[np.float64], classes: list[str], test: NDArray[np.float64]) -> tuple[list[str], Any]:
-    """Predict the probability of each class for each test row.
-
-    Args:
-        train: Training rows.
-        classes: Training classes.
-        test: Test rows.
-    """
+    """Predict the probability of each class for each test row."""
     labels = sorted(set(classes))
     if not train.shape[1] or len(labels) == 1:
         shares = [classes.count(label) / len(classes) for label in labels]
@@ -330,10 +324,6 @@ def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
 
     The rules for each feature are "the highest", "the lowest" and "exactly this value" (such as rank 3). If a rule
     selects several candidates, a hit counts as a fraction.
-
-    Args:
-        table: Scenes with their targets.
-        most: Number of features to return.
     """
     return [(f"{table.names[feature]}: {_WAYS[way]}", share) for way, feature, share in _best(table, most)]
 

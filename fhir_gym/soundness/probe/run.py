@@ -137,13 +137,7 @@ def _prompts(task: Task[Any]) -> tuple[Any, ...]:
 
 
 def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK) -> list[TaskProbe]:
-    """Probe tasks that share their prompts. Targets are predicted for each task, answers for all tasks together.
-
-    Args:
-        world: The world.
-        tasks: The tasks.
-        effort: Numbers of variations, and strictness.
-    """
+    """Probe tasks that share their prompts. Targets are predicted for each task, answers for all tasks together."""
     scenes = {task.key: list(scenes_of(task, world, effort.numbers)) for task in tasks}
     blind = _blind(scenes, effort)
     return [

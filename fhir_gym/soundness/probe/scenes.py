@@ -52,13 +52,7 @@ def reference_of(resource: Resource) -> str:
 
 
 def scenes_of(task: Task[Any], world: World, numbers: Iterable[int]) -> Iterator[Scene]:
-    """Yield one scene for each variation, or for each request of a prompt that contains several.
-
-    Args:
-        task: The task.
-        world: The world.
-        numbers: Numbers of the variations.
-    """
+    """Yield one scene for each variation, or for each request of a prompt that contains several."""
     for number in numbers:
         with PolicyRunner(task, task.variation(number, world), world) as runner:
             yield from _scenes(task, runner.variation, runner.gold())

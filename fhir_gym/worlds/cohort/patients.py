@@ -91,13 +91,7 @@ class Segment:
 
 
 def draw_segments(rng: SeededRandom, patient: Patient, quota: int) -> list[Segment]:
-    """Draw the patient's segments in chronological order, the current stay last.
-
-    Args:
-        rng: Random stream.
-        patient: The patient.
-        quota: Total number of observations.
-    """
+    """Draw the patient's segments in chronological order, the current stay last."""
     present = _present(rng, patient, quota)
     earlier = _earlier(rng, patient, quota - present.budget)
     free = present.start - patient.begin - sum(length for _, length, _ in earlier)

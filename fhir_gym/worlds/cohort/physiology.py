@@ -61,11 +61,7 @@ class Excursion:
 
 
 class Physiology:
-    """Source of a patient's values.
-
-    Args:
-        rng: Random stream.
-    """
+    """Source of a patient's values."""
 
     def __init__(self, rng: SeededRandom, patient: Patient) -> None:
         self._rng = rng

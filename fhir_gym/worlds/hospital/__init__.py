@@ -37,12 +37,7 @@ _STEP = 4_000
 
 
 def generate(seed: int = 0, count: int = PATIENTS) -> Iterator[Resource]:
-    """Yield all resources of the hospital, referenced resources first.
-
-    Args:
-        seed: Any integer.
-        count: Number of patients.
-    """
+    """Yield all resources of the hospital, referenced resources first."""
     ids = IdSequence(_STEP)
     staff = clinic.clinicians(seed)
     cohort = people.cohort(seed, count)

@@ -201,13 +201,7 @@ def mrn_identifier(mrn: str) -> dict[str, Any]:
 
 
 def patient_resource(person: Demographics, *, hospital: str | None = None, doctor: str | None = None) -> Resource:
-    """Build the Patient.
-
-    Args:
-        person: Demographics of the patient.
-        hospital: Id of the managing Organization.
-        doctor: Id of the general practitioner.
-    """
+    """Build the Patient."""
     rng = SeededRandom("contact", person.mrn)
     telecom = [{"system": "phone", "value": person.phone, "use": "home"}]
     if rng.percent(50):

@@ -66,10 +66,6 @@ def sequential_ids(prefix: str, step: int = 15) -> Iterator[str]:
 
     The ids contain letters because some FHIR servers reject purely numeric ids in a PUT. Tasks can use the ids in the
     gaps.
-
-    Args:
-        prefix: Prefix of the ids.
-        step: Largest gap between consecutive numbers.
     """
     rng, number = SeededRandom("ids", prefix), 0
     while True:
@@ -78,11 +74,7 @@ def sequential_ids(prefix: str, step: int = 15) -> Iterator[str]:
 
 
 class IdSequence:
-    """Allocates ids from one `sequential_ids` stream per prefix.
-
-    Args:
-        step: Largest gap between consecutive numbers.
-    """
+    """Allocates ids from one `sequential_ids` stream per prefix."""
 
     def __init__(self, step: int = 15) -> None:
         self._step = step

@@ -255,12 +255,7 @@ def _fields(offer: Offer) -> Iterator[tuple[str, object]]:
 
 
 class _Miner:
-    """Finds the candidates of one scenario and test.
-
-    Args:
-        of_world: Results of the world.
-        lab: Name of the test.
-    """
+    """Finds the candidates of one scenario and test."""
 
     def __init__(self, of_world: LabHistory, scenario: Scenario, lab: str) -> None:
         self.chart, self.now = of_world, of_world.now

@@ -77,11 +77,7 @@ class AppointmentScene(Params):
 
 
 class Agenda:
-    """The times at which doctors and patients are occupied, so that nobody has two appointments at the same time.
-
-    Args:
-        rng: Random generator.
-    """
+    """The times at which doctors and patients are occupied, so that nobody has two appointments at the same time."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

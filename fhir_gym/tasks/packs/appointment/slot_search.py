@@ -228,12 +228,6 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
     ) -> SlotScene:
         """Draw slots until there are enough questions to ask about them.
 
-        Args:
-            ids: Allocates the ids.
-            world: The world.
-            clinic: The places and schedules.
-            draw_slots: Function that draws the slots.
-
         Raises:
             TaskError: No attempt gave enough questions.
         """

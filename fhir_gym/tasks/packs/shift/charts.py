@@ -375,9 +375,6 @@ class MissingResult:
         """Return the result with the value and the time of another patient's result of the same concept.
 
         It is older than all results of its patient that could count, so that only a search for all of them shows it.
-
-        Args:
-            results: The results of all patients.
         """
         since = self.first.isoformat()
         alike = [result for result in results if result.concept.code == self.concept.code and result.taken >= since]

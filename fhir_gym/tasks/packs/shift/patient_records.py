@@ -93,13 +93,7 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
 
 
 def created_for(log: EpisodeLog, resource_type: str, patients: Collection[str]) -> dict[str, str]:
-    """Return the records that the agent created for some patients, each with its patient.
-
-    Args:
-        log: All writes.
-        resource_type: The type of the records.
-        patients: References to the patients.
-    """
+    """Return the records that the agent created for some patients, each with its patient."""
     created: dict[str, str] = {}
     for write in log.writes_of_agent:
         if write.resource_type == resource_type and write.after is not None and write.record in log.created:

@@ -143,12 +143,7 @@ def drawn_again(request: Q, earlier: Sequence[Q]) -> Q:
 
 
 def drawn_by_patient(rng: random.Random, requests: Sequence[Q]) -> Q:
-    """Draw a request: first its patient, all equally likely, then one of the requests about the patient.
-
-    Args:
-        rng: Random generator.
-        requests: All requests that qualify.
-    """
+    """Draw a request: first its patient, all equally likely, then one of the requests about the patient."""
     by_patient: dict[tuple[str, ...], list[Q]] = {}
     for request in requests:
         by_patient.setdefault(request.patients, []).append(request)

@@ -78,13 +78,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     )
 
     def __init_subclass__(cls, *, requests: RequestKind[Any, Any] | None = None, level: int = 0, **kwargs: Any) -> None:
-        """Define the tasks of a kind and a level.
-
-        Args:
-            requests: The kind of the requests.
-            level: The level.
-            kwargs: Arguments of other base classes.
-        """
+        """Define the tasks of a kind and a level."""
         if requests is not None:
             cls.requests, cls.level, cls.kind = requests, level, "query" if requests.value else "action"
             cls.key, cls.category = f"{requests.key}-{level}", requests.key

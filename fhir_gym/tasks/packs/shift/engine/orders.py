@@ -387,11 +387,7 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
 
 
 class OrderSampler(Generic[T]):
-    """Gives samplers the patients and orders of a scene.
-
-    Args:
-        scene: The records.
-    """
+    """Gives samplers the patients and orders of a scene."""
 
     def __init__(self, scene: T) -> None:
         self.scene = scene

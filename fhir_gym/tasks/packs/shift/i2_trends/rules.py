@@ -150,13 +150,7 @@ def matters(ask: TrendContent, results: Sequence[LabResult], rule: Rule) -> bool
 
 
 def is_clear(ask: TrendContent, value: Decimal, results: Sequence[LabResult]) -> bool:
-    """Whether a careful agent cannot get another answer by rounding in another way.
-
-    Args:
-        ask: The question.
-        value: The exact answer.
-        results: All results of the patient.
-    """
+    """Whether a careful agent cannot get another answer by rounding in another way."""
     counting = counted(ask, results)
     if ask.measure != "above":
         return abs(abs(value).scaleb(ask.digits) % 1 - Decimal("0.5")) >= _EDGE

@@ -30,11 +30,7 @@ def duration(response: Response) -> timedelta:
 
 
 class Watch:
-    """The time that an agent reckons from its own requests, without batches and transactions.
-
-    Args:
-        now: Start of the shift.
-    """
+    """The time that an agent reckons from its own requests, without batches and transactions."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now

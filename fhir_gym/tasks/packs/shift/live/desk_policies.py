@@ -37,15 +37,7 @@ def subject_of(kind: RequestKind[Any, Any], values: Mapping[str, str]) -> Subjec
 def draw_desk_library(
     rng: random.Random, ids: IdAllocator, now: datetime, subjects: Sequence[Subject], total: int
 ) -> Library:
-    """Draw the policies with the rules, and others that no request needs.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        now: The present.
-        subjects: The subjects with the rules.
-        total: Number of documents.
-    """
+    """Draw the policies with the rules, and others that no request needs."""
     return draw_library(rng, ids, now, subjects, (), total, fillers=min(len(FILLERS), max(1, total // 6)))
 
 

@@ -69,13 +69,7 @@ _STEP = 5
 
 
 class LiveDrawing:
-    """Draws one live shift.
-
-    Args:
-        rng: Random generator.
-        size: How large the shift is.
-        kinds: All kinds by their keys.
-    """
+    """Draws one live shift."""
 
     def __init__(
         self, rng: random.Random, world: World, size: LiveSize, kinds: Mapping[str, RequestKind[Any, Any]]

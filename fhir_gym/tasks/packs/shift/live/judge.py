@@ -212,10 +212,6 @@ class LiveJudge:
 
         A first change is one of a record of this request alone. A change of a record of several requests is for the
         request that is due last.
-
-        Args:
-            asked: All requests of a kind.
-            judged: Their judgements.
         """
         owners: dict[str, list[int]] = {}
         for number, judgement in enumerate(judged):

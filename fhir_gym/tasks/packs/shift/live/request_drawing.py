@@ -67,13 +67,7 @@ class RequestDrawing:
         """Further patients, with the names of patients whom requests name."""
 
     def draw(self, key: str, request: Any, priority: Priority) -> DeskRequest:
-        """Draw a request at the desk without its times.
-
-        Args:
-            key: Key of the kind.
-            request: The request.
-            priority: Its priority.
-        """
+        """Draw a request at the desk without its times."""
         rng, kind = self._rng, self._kinds[key]
         wording, first = rng.randrange(3), self._first_version(request)
         texts = [kind.text(version.ask, wording) for version in (request, first)]

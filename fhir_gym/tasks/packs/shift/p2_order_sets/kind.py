@@ -223,12 +223,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
 
 
 class _RequestSampler(OrderSampler[OrderSetScene]):
-    """Chooses requests one after the other.
-
-    Args:
-        rng: Random generator.
-        scene: The records and the policies.
-    """
+    """Chooses requests one after the other."""
 
     def __init__(self, rng: random.Random, scene: OrderSetScene) -> None:
         super().__init__(scene)

@@ -210,14 +210,7 @@ class OrderSetRules(Charts):
     """What the rules say about order sets for patients."""
 
     def decide(self, name: str, order_set: OrderSet, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
-        """Decide about an order set for a patient.
-
-        Args:
-            name: Name of the order set.
-            order_set: The order set.
-            patient: Id of the patient.
-            orders: The orders before.
-        """
+        """Decide about an order set for a patient."""
         mine = [order for order in orders if order.patient == patient and order.intent == "order"]
         drug, group = order_set.drug, self.groups[order_set.drug]
         points: tuple[str, ...] = (f"{name}: drug",)

@@ -229,13 +229,7 @@ def _of(patient: str, resource_type: str) -> Found:
 
 
 class _Chooser:
-    """Chooses requests one after the other.
-
-    Args:
-        rng: Random generator.
-        names: The patients, in random order.
-        outcomes: The outcomes of all requests.
-    """
+    """Chooses requests one after the other."""
 
     def __init__(
         self, rng: random.Random, scene: ReleaseScene, names: Sequence[Named], outcomes: Sequence[str]

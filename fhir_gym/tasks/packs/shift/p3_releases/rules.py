@@ -299,12 +299,7 @@ class Terms:
 
 
 def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
-    """Return what the consents of a patient say.
-
-    Args:
-        chart: The records of the patient.
-        base_url: Base URL of the server.
-    """
+    """Return what the consents of a patient say."""
     return [_terms(consent, base_url) for consent in chart.of("Consent")]
 
 

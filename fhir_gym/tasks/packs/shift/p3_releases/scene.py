@@ -96,12 +96,7 @@ class ReleaseScene(Params):
 
 
 class ReleaseSceneSampler:
-    """Draws the records; those of all patients come from the same random process.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-    """
+    """Draws the records; those of all patients come from the same random process."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator) -> None:
         self._rng, self._world, self._today = rng, world, world.now.date()

@@ -210,12 +210,7 @@ def _contracts(place: str) -> Generator[Action, Json, tuple[str, list[Resource]]
 
 
 class _RequestSampler:
-    """Chooses requests one after the other, as the earlier ones leave the registry.
-
-    Args:
-        rng: Random generator.
-        scene: The place.
-    """
+    """Chooses requests one after the other, as the earlier ones leave the registry."""
 
     def __init__(self, rng: random.Random, scene: RegistryScene) -> None:
         self._rng, self._scene = rng, scene
@@ -442,9 +437,6 @@ class NearOthers:
     """The combinations of given name, family name and date of birth that are easily mistaken for those on file.
 
     For each of the three, someone on file differs only in this one.
-
-    Args:
-        people: Everyone on file.
     """
 
     def __init__(self, people: Iterable[Named]) -> None:

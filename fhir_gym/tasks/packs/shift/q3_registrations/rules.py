@@ -237,14 +237,7 @@ def new_patient(ask: RegistrationContent) -> Resource:
 
 
 def new_coverage(ask: RegistrationContent, decision: Decision, patient: str, today: str) -> Resource:
-    """Return the Coverage of a request.
-
-    Args:
-        ask: The request.
-        decision: What the rules decide.
-        patient: Id of the new Patient.
-        today: The present day.
-    """
+    """Return the Coverage of a request."""
     number, until = insurance_terms(ask, decision)
     return {
         "resourceType": "Coverage",

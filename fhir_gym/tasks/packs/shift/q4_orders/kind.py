@@ -205,12 +205,7 @@ def _deciding_types(item: Item) -> Iterator[str]:
 
 
 class _RequestSampler(OrderSampler[OrdersScene]):
-    """Chooses requests one after the other.
-
-    Args:
-        rng: Random generator.
-        count: Number of requests.
-    """
+    """Chooses requests one after the other."""
 
     def __init__(self, rng: random.Random, scene: OrdersScene, count: int) -> None:
         super().__init__(scene)

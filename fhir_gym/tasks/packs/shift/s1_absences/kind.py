@@ -307,9 +307,6 @@ class _RequestSampler:
 
         Returns None if there is no possible absence. Of several, it is the first one that all mistakes change, or the
         one that most of them change.
-
-        Args:
-            requests: The absences in random order.
         """
         by_target: defaultdict[str, list[AbsenceRequest]] = defaultdict(list)
         for request in requests:

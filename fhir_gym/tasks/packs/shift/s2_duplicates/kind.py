@@ -196,13 +196,7 @@ class _SiteRequests:
         return records
 
     def fit(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> bool:
-        """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it.
-
-        Args:
-            ask: The request.
-            earlier: The requests before it.
-            outcome: The outcome.
-        """
+        """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it."""
         request = MergeRequest(
             ask=ask,
             outcome=outcome,

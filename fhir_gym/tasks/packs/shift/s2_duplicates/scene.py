@@ -86,11 +86,6 @@ class DuplicatesSceneSampler:
 
     A household has up to two adults and two children. Each of them has one to three records; each record may have a
     former name, a wrong date of birth, no or other numbers, or may belong to another site.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        sites: Number of sites.
     """
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator, sites: int) -> None:

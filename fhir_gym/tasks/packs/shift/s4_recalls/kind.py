@@ -190,12 +190,7 @@ def _about(name: str, rules: RecallRules) -> str:
 
 
 class _RequestSampler:
-    """Chooses sweeps one after the other.
-
-    Args:
-        rng: Random generator.
-        today: The present day.
-    """
+    """Chooses sweeps one after the other."""
 
     def __init__(self, rng: random.Random, scene: RecallScene, today: date) -> None:
         self._rng, self._scene, self._today, self._desk = rng, scene, today, RecallDesk.of(scene)

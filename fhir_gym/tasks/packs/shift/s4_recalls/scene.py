@@ -131,12 +131,7 @@ class RecallScene(Params):
 
 
 class RecallSceneSampler:
-    """Draws a place; the records of all patients come from the same random process.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-    """
+    """Draws a place; the records of all patients come from the same random process."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator) -> None:
         self._rng, self._world, self._now, self._ids = rng, world, world.now, ids
