@@ -47,7 +47,7 @@ class UnknownNameError(FhirGymError, ValueError):
 
     Args:
         kind: What the name refers to (``"task"``, ``"world"``).
-        known: The names that exist.
+        names: The names that exist.
     """
 
     def __init__(self, kind: str, name: object, names: Iterable[str]) -> None:
