@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from random import Random
 from typing import Literal, NamedTuple, get_args
 
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
@@ -261,8 +262,9 @@ def names_of(people: Sequence[Person]) -> dict[str, str]:
 def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
     """Return encounters that do not exist and would be contacts, for each other bed of a room of the patient.
 
-    Each lasts for a random part of the patient's longest stay in the window. Several patients could have been in a bed,
-    because an agent may have read the encounters of one of them for another request.
+    The stay lasts for a random part of the patient's longest stay in the window, and the encounter began as one of the
+    scene did, so that it is not among the newest. Several patients could have been in a bed, because an agent may have
+    read the encounters of one of them for another request.
     """
     ask, patient = request.ask, request.patients[0]
     longest = max(stays_in_window(ask, scene, patient), key=lambda stay: (stay[2] - stay[1], stay[0].place))
@@ -275,10 +277,19 @@ def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Res
         for other in rng.sample([person.id for person in scene.people if person.id != patient], _SUPPOSED):
             first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
             times = {"start": instant(start + first), "end": instant(end - last)}
-            stays = (Stay(place=place, status="completed", **times),)
+            stays = (*_stays_before(times["start"], scene, rng), Stay(place=place, status="completed", **times))
             visit = Visit(id=f"contact-{patient}-{place}-{other}", patient=other, status="finished", stays=stays)
             candidates.append(visit_resource(visit))
     return candidates
+
+
+def _stays_before(moment: str, scene: WardScene, rng: Random) -> list[Stay]:
+    """Return the stays of a random encounter until a moment; none if no encounter began before."""
+    begun = [visit.stays for visit in scene.visits if visit.status in HELD and visit.stays[0].start < moment]
+    if not begun:
+        return []
+    *stays, last = [stay for stay in rng.choice(begun) if stay.start < moment]
+    return [*stays, last.model_copy(update={"end": min(last.end or moment, moment), "status": "completed"})]
 
 
 def stays_in_window(ask: ContactContent, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:
