@@ -38,6 +38,13 @@ FIRST, EDGE = "recorded", "recorded_edge"
 BASE = "http://127.0.0.1:8080/fhir"
 
 
+def _content(body: Any, raw: str | None, content_type: str) -> str | None:
+    """Return the text of a request's body: a form and raw text as they are, everything else as JSON."""
+    if raw is not None or body is None:
+        return raw
+    return body if isinstance(body, str) and "form" in content_type else json.dumps(body)
+
+
 class SessionClient:
     """Sends requests to a session."""
 
@@ -51,8 +58,7 @@ class SessionClient:
         path = url.removeprefix(self.base)
         path = "" if path == "/" else path
         sent = {"accept": "application/fhir+json", **{k.lower(): v for k, v in (headers or {}).items()}}
-        form = isinstance(body, str) and "form" in sent.get("content-type", "")
-        data = raw if raw is not None else None if body is None else body if form else json.dumps(body)
+        data = _content(body, raw, sent.get("content-type", ""))
         if data is not None:
             sent.setdefault("content-type", "application/fhir+json")
         sent["host"] = "127.0.0.1:8080"
@@ -91,8 +97,7 @@ class HttpClient:
     ) -> Answer:
         path = url.removeprefix(self.base)
         sent = httpx.Headers({"Accept": "application/fhir+json"} | dict(headers or {}))
-        is_form = isinstance(body, str) and "form" in sent.get("Content-Type", "")
-        data = raw if raw is not None else None if body is None else body if is_form else json.dumps(body)
+        data = _content(body, raw, sent.get("Content-Type", ""))
         if data is not None:
             sent.setdefault("Content-Type", "application/fhir+json")
         try:

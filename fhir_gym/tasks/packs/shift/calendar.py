@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
@@ -320,8 +320,9 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         else the agent wrote until then.
         """
         first = self._first_write_for(number)
-        numbers = range(len(self.requests)) if self.log.is_live else range(number)
-        begun = [n for n in numbers if n != number and (not self.log.is_live or self._first_write_for(n) < first)]
+        begun: Iterable[int] = range(number)
+        if self.log.is_live:
+            begun = (n for n in range(len(self.requests)) if n != number and self._first_write_for(n) < first)
         earlier = frozenset().union(*(self.claimed[n] for n in begun))
         records = earlier & self.log.touched
         states = {record: self.log.at_end(record) for record in sorted(records)}
@@ -390,6 +391,7 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
         planned, report = self.planned(number), self._reported(number)
         is_none = best(planned) is None
 
+        @cache  # the looks for several slots are often the same
         def saw_none(seen: int) -> bool:
             if is_none or seen > report:
                 return seen <= report
