@@ -45,6 +45,8 @@ class LocalAgent(SyncAdapter):
             support tools).
         tools: Must be empty, because only the agent ``chat`` can use tool sources.
         system: System prompt that replaces the default; an empty text for no system prompt.
+        action_format: Whether the prompt of the protocol ``text`` explains how to write actions. A model that was
+            fine-tuned without the explanation saves about 270 tokens an episode.
         temperature: Sampling temperature; 0 for greedy decoding.
         max_new_tokens: Maximum number of tokens of a reply.
         logprobs: Whether to record the log-probability of each written token at temperature 1.
@@ -77,6 +79,7 @@ class LocalAgent(SyncAdapter):
         protocol: ChatProtocol = "text",
         tools: str | Sequence[str] = (),
         system: str | None = None,
+        action_format: bool = True,
         temperature: float = 0.0,
         max_new_tokens: int = 256,
         logprobs: bool = False,
@@ -102,7 +105,8 @@ class LocalAgent(SyncAdapter):
             raise FhirGymError(f"the chat template of model {model.name!r} does not support tools: use protocol='text'")
         self.batch_size = batch_size
         self._protocol: ChatProtocol = protocol
-        self._system, self._temperature, self._logprobs = system, temperature, logprobs
+        self._system, self._action_format = system, action_format
+        self._temperature, self._logprobs = temperature, logprobs
         self._max_new_tokens = max_new_tokens
         self._context_tokens = context_tokens or self._model.context_tokens
         self._limits = (context_policy, self._context_tokens, max_new_tokens, observation_chars)
@@ -116,6 +120,7 @@ class LocalAgent(SyncAdapter):
             "dtype": self._model.dtype,
             "protocol": protocol,
             "system": system,
+            "action_format": None if action_format else False,
             "temperature": temperature,
             "max_new_tokens": max_new_tokens,
             "logprobs": logprobs,
@@ -129,7 +134,9 @@ class LocalAgent(SyncAdapter):
     @override
     def converse(self, observation: str, context: EpisodeContext) -> Conversation:
         seed = context.seed if self._temperature else None
-        start = make_opening(self._protocol, observation, context, system=self._system, seed=seed)
+        start = make_opening(
+            self._protocol, observation, context, system=self._system, action_format=self._action_format, seed=seed
+        )
         history = _TokenHistory(self, context.seed)
         return Conversation(start, history.complete, make_window(*self._limits))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Transformer:
     `LocalAgent` documents the arguments.
     """
 
+    seconds = 0.0
+    """Wall-clock seconds that `sample` has taken so far."""
     _reuse: PrefixReuse | None = None
     _precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -181,6 +184,7 @@ class Transformer:
         """
         torch = self._torch
         sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature, self.ends)
+        started = time.perf_counter()
         try:
             with torch.inference_mode(), self._precision(), _evaluating(self._model):
                 if self._reuse is not None:
@@ -190,6 +194,8 @@ class Transformer:
                     written = self._generate(prompts, sampler, max_tokens, stopped)
         except RuntimeError as error:  # includes running out of memory
             raise InfraError(f"the model failed on {self.device}: {str(error).partition(chr(10))[0]}") from error
+        finally:
+            self.seconds += time.perf_counter() - started
         return [self._truncate(ids, [step[row] for step in sampler.logprobs]) for row, ids in enumerate(written)]
 
     def _generate(

@@ -87,7 +87,8 @@ class PolicyRollouts:
         """Play the episodes that the prompts name and return their tokens, masks and rewards."""
         choices = [read_prompt(prompt) for prompt in prompts]
         agent = self._make_agent(policy_transformer(trainer))
-        self.rollouts = run_coroutine(self._play(agent, choices, trainer.state.global_step))
+        seed = step_seed(self._seed, trainer.state.global_step)
+        self.rollouts = run_coroutine(play_choices(self._configs, agent, choices, seed=seed))
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
         return {
@@ -103,21 +104,36 @@ class PolicyRollouts:
         """Return the rewards of the latest batch; None after an infrastructure failure, so that TRL excludes it."""
         return [training_episode.reward for training_episode in episode]
 
-    async def _play(self, agent: LocalAgent, choices: Sequence[EpisodeChoice], step: int) -> list[Rollout]:
-        """Run the episodes concurrently, or one by one on a running server."""
-        tracker = BudgetTracker()
-        runs = []
-        for place, choice in enumerate(choices):
-            config, world = self._configs.of(choice)
-            spec = EpisodeSpec(choice.task, choice.variation, place)
-            plan = RunPlan(config, (spec,), seed=self._seed * 1_000_003 + step)
-            runs.append((config, attempt_episode(plan, spec, agent, world, tracker)))
-        try:
-            if any(config.fhir_server is not None for config, _ in runs):
-                return [(await run).rollout for _, run in runs]
-            return [attempt.rollout for attempt in await asyncio.gather(*(run for _, run in runs))]
-        finally:
-            await agent.aclose()
+
+async def play_choices(
+    configs: OpenConfigs, agent: LocalAgent, choices: Sequence[EpisodeChoice], *, seed: int, first: int = 0
+) -> list[Rollout]:
+    """Let an agent play episodes, concurrently on the embedded server and one by one on a running server.
+
+    Args:
+        configs: Settings and worlds of the episodes.
+        agent: The agent; it is closed afterwards.
+        choices: The episodes. Equal ones are told apart by their place.
+        seed: Seed of the sampled tokens, which also depend on the place of an episode.
+        first: The place of the first episode.
+    """
+    tracker = BudgetTracker()
+    runs = []
+    for place, choice in enumerate(choices, start=first):
+        config, world = configs.of(choice)
+        spec = EpisodeSpec(choice.task, choice.variation, place)
+        runs.append((config, attempt_episode(RunPlan(config, (spec,), seed=seed), spec, agent, world, tracker)))
+    try:
+        if any(config.fhir_server is not None for config, _ in runs):
+            return [(await run).rollout for _, run in runs]
+        return [attempt.rollout for attempt in await asyncio.gather(*(run for _, run in runs))]
+    finally:
+        await agent.aclose()
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of the episodes of a training step."""
+    return seed * 1_000_003 + step
 
 
 def policy_transformer(trainer: Any) -> Transformer:

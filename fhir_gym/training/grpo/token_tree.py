@@ -1,0 +1,81 @@
+"""The episodes of a group as one tree of tokens, so that what they share is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fhir_gym.training.grpo.policy import TokenSequence
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Token sequences with their common beginnings merged.
+
+    Each node is a token. A node follows its parent, and a sequence is a path from the root. The members of a group
+    read the same prompt and often write the same first action, so the tree has a fraction of their tokens. A token's
+    probability depends on its ancestors only, so the gradient is that of the separate sequences.
+
+    Attributes:
+        ids: The token of each node.
+        parents: The parent of each node; -1 for the root. Parents come before their children.
+        weights: Sum of the advantages of the episodes that wrote the node's token. It is 0 for a token that all
+            members of a group wrote, because the advantages of a group add up to 0.
+        written: Number of tokens that the model wrote, summed over the episodes.
+        tokens: Number of tokens of the separate sequences.
+
+    Examples:
+        >>> hello, world = (TokenSequence([1], [2, token], [1, 1]) for token in (3, 4))
+        >>> tree = TokenTree.of([hello, world], [1.0, -1.0])
+        >>> tree.ids, tree.parents, tree.weights, tree.written, tree.tokens
+        ([1, 2, 3, 4], [-1, 0, 1, 1], [0.0, 0.0, 1.0, -1.0], 4, 6)
+    """
+
+    ids: list[int]
+    parents: list[int]
+    weights: list[float]
+    written: int
+    tokens: int
+
+    @classmethod
+    def of(cls, sequences: Sequence[TokenSequence], advantages: Sequence[float]) -> Self:
+        """Merge the sequences of a group, which begin with the same token."""
+        nodes: dict[tuple[int, int], int] = {}
+        written = sum(sum(sequence.mask) for sequence in sequences)
+        tokens = sum(len(sequence.prompt_ids) + len(sequence.completion_ids) for sequence in sequences)
+        tree = cls([], [], [], written, tokens)
+        for sequence, advantage in zip(sequences, advantages, strict=True):
+            mask = [0] * len(sequence.prompt_ids) + sequence.mask
+            parent = -1
+            for token, is_written in zip(sequence.prompt_ids + sequence.completion_ids, mask, strict=True):
+                node = nodes.setdefault((parent, token), len(tree.ids))
+                if node == len(tree.ids):
+                    tree.ids.append(token)
+                    tree.parents.append(parent)
+                    tree.weights.append(0.0)
+                tree.weights[node] += advantage * is_written
+                parent = node
+        return tree
+
+    def depths(self) -> list[int]:
+        """Return the number of ancestors of each node, which is the token's position in its sequences."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def visible(self) -> NDArray[np.bool_]:
+        """Return for each pair of nodes whether the first attends to the second: itself and its ancestors."""
+        visible = np.eye(len(self.ids), dtype=bool)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                visible[node] |= visible[parent]
+        return visible
+
+    def learnt(self, smallest: float = 1e-6) -> list[int]:
+        """Return the nodes that have a weight, apart from rounding errors."""
+        return [node for node, weight in enumerate(self.weights) if abs(weight) > smallest]
