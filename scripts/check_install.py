@@ -71,8 +71,9 @@ class Installation:
         yield install
         if install.problem:
             return
+        before = self._files()  # pip may have made some
         yield self._check("demo", lambda: self._run([str(self._bin / "fhir-gym"), "demo"]))
-        yield self._check("files", self._foreign_files)
+        yield self._check("files", lambda: ", ".join(sorted(self._files() - before)))
         for extra in EXTRAS if extras else ():
             yield self._check(f"extra {extra}", partial(self._resolve, extra))
         yield self._check("uninstall", self._uninstall)
@@ -108,10 +109,10 @@ class Installation:
         requirement.write_text(f"fhir-gym[{extra}] @ {self._archive.as_uri()}\n", "utf-8")
         return self._run([str(self._uv), "pip", "compile", "--quiet", f"--python={self._bin}/python", str(requirement)])
 
-    def _foreign_files(self) -> str:
+    def _files(self) -> set[str]:
         """Return the files of the home that are not in the cache folder."""
-        files = [path.relative_to(self._home).as_posix() for path in self._home.rglob("*") if path.is_file()]
-        return ", ".join(file for file in files if not file.startswith(f"{CACHE}/"))
+        files = {path.relative_to(self._home).as_posix() for path in self._home.rglob("*") if path.is_file()}
+        return {file for file in files if not file.startswith(f"{CACHE}/")}
 
     def _uninstall(self) -> str:
         problem = self._pip("uninstall", "--yes", "fhir-gym")
