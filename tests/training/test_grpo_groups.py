@@ -70,6 +70,23 @@ def test_a_tree_has_the_gradient_of_its_separate_sequences(tiny: str, seed: int)
         assert torch.allclose(ours, theirs, atol=largest * 1e-4)
 
 
+def test_a_large_group_is_split_into_small_trees_with_the_same_gradient(tiny: str) -> None:
+    torch = import_module("torch")
+    tuner = Tuner(make_config(tiny, shape="groups"), steps=1)
+    sequences, advantages = group(3)
+    whole = TokenTree.of(sequences, advantages)
+    parts = TokenTree.split(sequences, advantages, len(whole.ids) - 1)
+    assert len(parts) > 1 and max(len(part.ids) for part in parts) < len(whole.ids)
+    assert len(TokenTree.split(sequences, advantages, 1)) == len(sequences)
+    assert (sum(part.written for part in parts), sum(part.tokens for part in parts)) == (whole.written, whole.tokens)
+    weights = list(tuner._network.parameters())
+    expected = torch.autograd.grad(tuner._tree_loss(whole, 1.0), weights, allow_unused=True)
+    loss = sum(tuner._tree_loss(part, 1.0) for part in parts)
+    largest = max(float(part.abs().max()) for part in expected)
+    for ours, theirs in zip(torch.autograd.grad(loss, weights, allow_unused=True), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=largest * 1e-4)
+
+
 def test_what_all_members_wrote_is_not_learnt() -> None:
     sequences, advantages = group(1)
     tree = TokenTree.of(sequences, advantages)

@@ -18,6 +18,8 @@ from fhir_gym.training.grpo.token_tree import TokenTree
 from fhir_gym.training.policy_rollouts import make_agent
 from fhir_gym.training.tuner import Tuner
 
+_MOST_NODES = 1_024
+
 
 class GroupRun(GrpoRun):
     """A run that samples with transformers and updates the weights from one tree of tokens a group."""
@@ -56,7 +58,7 @@ class GroupRun(GrpoRun):
         if trees:
             update |= self._tuner.policy_step(trees, config.temperature)
             update |= {
-                "groups_trained": len(trees),
+                "groups_trained": len(taught),
                 "tokens_trained": sum(len(tree.ids) for tree in trees),
                 "tokens_of_trained_episodes": sum(tree.tokens for tree in trees),
             }
@@ -98,7 +100,7 @@ class GroupRun(GrpoRun):
         self._store(folder, curriculum=self._curriculum.state_dict(), done=self._done)
 
 
-def _tree(group: Sequence[Rollout]) -> TokenTree:
+def _trees(group: Sequence[Rollout]) -> list[TokenTree]:
     """Return the tokens of a group's graded episodes; an advantage is the reward's distance from the group's mean.
 
     It is in units of the group's standard deviation.
@@ -107,7 +109,7 @@ def _tree(group: Sequence[Rollout]) -> TokenTree:
     rewards = [rollout.reward or 0.0 for rollout in graded]
     mean, deviation = fmean(rewards), pstdev(rewards)
     sequences = [TokenSequence.of(rollout, padding=0) for rollout in graded]
-    return TokenTree.of(sequences, [(reward - mean) / (deviation + 1e-4) for reward in rewards])
+    return TokenTree.split(sequences, [(reward - mean) / (deviation + 1e-4) for reward in rewards], _MOST_NODES)
 
 
 def _entropy(groups: Sequence[Sequence[Rollout]]) -> float:

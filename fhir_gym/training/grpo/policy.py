@@ -32,6 +32,9 @@ class TokenSequence:
     completion_ids: list[int]
     mask: list[int]
 
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
     @classmethod
     def of(cls, rollout: Rollout, padding: int) -> Self:
         """Return the tokens that a rollout of a `LocalAgent` has recorded.

@@ -45,9 +45,7 @@ class TokenTree:
     def of(cls, sequences: Sequence[TokenSequence], advantages: Sequence[float]) -> Self:
         """Merge the sequences of a group, which begin with the same token."""
         nodes: dict[tuple[int, int], int] = {}
-        written = sum(sum(sequence.mask) for sequence in sequences)
-        tokens = sum(len(sequence.prompt_ids) + len(sequence.completion_ids) for sequence in sequences)
-        tree = cls([], [], [], written, tokens)
+        tree = cls([], [], [], sum(sum(sequence.mask) for sequence in sequences), sum(map(len, sequences)))
         for sequence, advantage in zip(sequences, advantages, strict=True):
             mask = [0] * len(sequence.prompt_ids) + sequence.mask
             parent = -1
@@ -60,6 +58,19 @@ class TokenTree:
                 tree.weights[node] += advantage * is_written
                 parent = node
         return tree
+
+    @classmethod
+    def split(cls, sequences: Sequence[TokenSequence], advantages: Sequence[float], most: int) -> list[Self]:
+        """Merge the sequences of a group into trees of at most `most` nodes, as far as a sequence is not longer.
+
+        The memory of an update grows with the square of a tree's size. Half of the sequences go into each of two trees
+        until the trees are small enough; the sum of their gradients is the same.
+        """
+        tree, half = cls.of(sequences, advantages), len(sequences) // 2
+        if len(tree.ids) <= most or not half:
+            return [tree]
+        first = cls.split(sequences[:half], advantages[:half], most)
+        return first + cls.split(sequences[half:], advantages[half:], most)
 
     def depths(self) -> list[int]:
         """Return the number of ancestors of each node, which is the token's position in its sequences."""
