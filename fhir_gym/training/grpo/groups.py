@@ -52,9 +52,8 @@ class GroupRun(GrpoRun):
         episodes = [[TrainingEpisode.of(rollout) for rollout in group] for group in groups]
         update: dict[str, float] = {"entropy": _entropy(groups)}
         graded = self._count([episode for group in episodes for episode in group])
-        trees = [
-            _tree(group) for group, played in zip(groups, episodes, strict=True) if graded and has_variance(played)
-        ]
+        taught = [group for group, played in zip(groups, episodes, strict=True) if graded and has_variance(played)]
+        trees = [tree for group in taught for tree in _trees(group)]
         if trees:
             update |= self._tuner.policy_step(trees, config.temperature)
             update |= {
