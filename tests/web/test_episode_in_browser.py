@@ -42,7 +42,7 @@ def url(file: Path) -> Iterator[str]:
 def show(window: Browser, url: str, path: str = "/episodes/0/1", width: int = 1400, scheme: str = "light") -> None:
     window.emulate(width, scheme)
     window.open(f"{url}/")
-    window.wait_until("document.querySelectorAll('tbody tr').length === 3")
+    window.wait_until("document.querySelectorAll('.episodes tbody tr').length === 3")
     window.open(f"{url}{path}")
     window.console()
 
@@ -70,6 +70,7 @@ def test_a_link_leads_to_a_turn(window: Browser, url: str) -> None:
     assert window.run("return document.querySelector('#turn-5').getBoundingClientRect().top < innerHeight")
     window.press("k")
     assert window.run(f"return {CURRENT}") == "turn-4"
+    window.run("document.querySelector('details:has(> .scroll > .checks)').open = true")
     window.tab_to(".checks a")
     window.press(Key.ENTER)
     window.wait_until(f"{CURRENT} === 'turn-3'")
