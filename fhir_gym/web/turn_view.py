@@ -21,6 +21,8 @@ from fhir_gym.web.element_text import shortened
 from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace
 from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_text
 
+TURNS_OF_A_PART = 200
+"""Number of turns on a page; a longer episode has several parts."""
 _MAX_TITLE = 300
 _PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
 """Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
@@ -128,16 +130,22 @@ class TurnView:
     trace: TurnTrace
 
 
-def turn_views(rollout: Rollout, trace: EpisodeTrace) -> list[TurnView]:
-    """Return the turns of an episode."""
+def part_of(turn: int) -> int:
+    """Return the number of the part, from 1, that shows a turn."""
+    return (turn - 1) // TURNS_OF_A_PART + 1
+
+
+def turn_views(rollout: Rollout, trace: EpisodeTrace, part: int = 1) -> list[TurnView]:
+    """Return the turns of one part of an episode."""
     base_url = base_url_of(rollout)
-    number = len(rollout.turns) or 1
+    shown = slice((part - 1) * TURNS_OF_A_PART, part * TURNS_OF_A_PART)
+    number = len(rollout.turns[shown]) or 1
     limits = ViewLimits(min(20, _PAGE_TREES // number), min(MAX_TEXT, _PAGE_CHARACTERS // number))
-    times = rollout.timings.turns if rollout.timings else ()
-    rows = zip_longest(rollout.turns, trace.turns, times[: len(rollout.turns)])
+    times = rollout.timings.turns[shown] if rollout.timings else ()
+    rows = zip_longest(rollout.turns[shown], trace.turns[shown], times[:number])
     return [
         _turn_view(number, turn, traced, seconds, base_url, limits)
-        for number, (turn, traced, seconds) in enumerate(rows, start=1)
+        for number, (turn, traced, seconds) in enumerate(rows, start=shown.start + 1)
     ]
 
 
