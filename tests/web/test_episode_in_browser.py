@@ -11,7 +11,7 @@ import fhir_gym
 from fhir_gym.agents.chat_messages import ModelReply
 from fhir_gym.testing.fhir import AppServer
 from fhir_gym.web import create_viewer, export_viewer
-from tests.browser import Browser, Key, missing, needs_axe
+from tests.browser import Browser, Key, missing
 
 HOSTILE = "</pre><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m\u202e"
 CURRENT = "document.querySelector('.turn.current')?.id"
@@ -105,7 +105,6 @@ def test_hostile_texts_run_nothing(window: Browser, url: str) -> None:
         assert window.run("return document.querySelectorAll('main script, main img').length") == 0
 
 
-@needs_axe
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 @pytest.mark.parametrize("path", ["/episodes/0/2", "/episodes/0/2/gold"])
 def test_the_pages_are_accessible(window: Browser, url: str, path: str, width: int, scheme: str) -> None:
@@ -116,7 +115,6 @@ def test_the_pages_are_accessible(window: Browser, url: str, path: str, width: i
     assert window.run("return document.documentElement.scrollWidth <= innerWidth") and window.console() == []
 
 
-@needs_axe
 def test_the_help_is_accessible(window: Browser, url: str) -> None:
     for scheme in ("light", "dark"):
         show(window, url, scheme=scheme)
