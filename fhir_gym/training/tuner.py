@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import shutil
 from collections.abc import Iterable, Sequence
@@ -181,6 +182,7 @@ class Tuner:
         Args:
             name: Name of the model in records.
         """
+        gc.collect()  # a merged model has reference cycles, so an earlier one may still fill the memory
         network = copy.deepcopy(self._network)
         if self._config.lora_rank:
             network = network.merge_and_unload()
