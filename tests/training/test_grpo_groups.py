@@ -147,7 +147,12 @@ def test_the_model_reads_the_same_tokens_in_examples_evaluations_and_training(
     assert names == ["test", "phrasing", "test", "phrasing", "train"]
     examples: list[Any] = []
     step = Tuner.step
-    monkeypatch.setattr(Tuner, "step", lambda self, batch: examples.extend(batch) or step(self, batch))
+
+    def record_examples(self: Tuner, batch: list[Any]) -> float:
+        examples.extend(batch)
+        return step(self, batch)
+
+    monkeypatch.setattr(Tuner, "step", record_examples)
     monkeypatch.setattr("fhir_gym.training.sft.write_report", lambda folders: None)
     common = {name: getattr(config, name) for name in ("model", "device", "test", "max_new_tokens", "max_steps")}
     train_sft(SftConfig(**common, **settings, steps=1, batch_size=1), tmp_path / "sft")

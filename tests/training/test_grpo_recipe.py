@@ -17,15 +17,18 @@ from fhir_gym.episode import Episode
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
+from fhir_gym.training.config import load_config
 from fhir_gym.training.config import make_config as from_fields
 from fhir_gym.training.grpo import groups, recipe
-from fhir_gym.training.grpo.config import GrpoConfig
+from fhir_gym.training.grpo.config import GrpoConfig, trl_arguments
 from fhir_gym.training.grpo.policy import PolicyRollouts
 from fhir_gym.training.grpo.recipe import train_grpo
 from fhir_gym.training.run_folder import read_run
 from tests.agents.tiny import save
 from tests.training.grpo_run import make_config, play_with_rewards_by_tokens, rewards_by_tokens
 from tests.training.grpo_tools import ENV_ID, load_tiny
+
+CONFIGS = Path(__file__).parents[2] / "examples/configs"
 
 # The training libraries emit many warnings that differ between versions.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -205,6 +208,15 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
 def test_wrong_configs_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         from_fields(GrpoConfig, {"model": "m"} | fields)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("grpo_qwen3_*.toml")), ids=lambda path: path.stem)
+def test_trl_accepts_the_configs_for_gpus(path: Path, tmp_path: Path) -> None:
+    config = load_config(path, GrpoConfig)
+    arguments = import_module("trl").GRPOConfig(
+        **trl_arguments(config, tmp_path, cpu=True) | {"bf16": False}, **config.trl
+    )
+    assert arguments.use_vllm and arguments.num_generations == config.group_size
 
 
 def test_wrong_arguments_of_trl_are_refused(tiny: str, tmp_path: Path) -> None:
