@@ -23,7 +23,7 @@ from fhir_gym.training.examples import Example
 from fhir_gym.types import Phrasing
 
 if TYPE_CHECKING:
-    from fhir_gym.training.grpo.token_tree import TokenTree
+    from fhir_gym.training.token_tree import TokenTree
 
 _INSTALL = "pip install 'fhir-gym[local,train]'"
 

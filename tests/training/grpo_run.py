@@ -16,8 +16,9 @@ import pytest
 from fhir_gym.rollouts import Rollout
 from fhir_gym.training.grpo import groups
 from fhir_gym.training.grpo.config import GrpoConfig
-from fhir_gym.training.grpo.policy import PolicyRollouts, TokenSequence, play_choices
+from fhir_gym.training.grpo.policy import PolicyRollouts, play_choices
 from fhir_gym.training.grpo.recipe import train_grpo
+from fhir_gym.training.token_tree import TokenSequence
 
 
 def make_config(model: str, **settings: Any) -> GrpoConfig:

@@ -15,9 +15,9 @@ from fhir_gym.rollouts import run
 from fhir_gym.training.grpo import TokenSequence, groups, recipe
 from fhir_gym.training.grpo.config import GrpoConfig
 from fhir_gym.training.grpo.recipe import train_grpo
-from fhir_gym.training.grpo.token_tree import TokenTree
 from fhir_gym.training.run_folder import read_run
 from fhir_gym.training.sft import SftConfig, train_sft
+from fhir_gym.training.token_tree import TokenTree
 from fhir_gym.training.tuner import Tuner
 from tests.agents.tiny import save
 from tests.training.grpo_run import make_config, play_with_rewards_by_tokens

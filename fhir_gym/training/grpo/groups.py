@@ -12,10 +12,10 @@ from fhir_gym.concurrency import run_coroutine
 from fhir_gym.rollouts import Rollout
 from fhir_gym.training.diagnostics import TrainingEpisode, has_variance
 from fhir_gym.training.grpo.episodes import OpenConfigs
-from fhir_gym.training.grpo.policy import TokenSequence, play_choices, step_seed
+from fhir_gym.training.grpo.policy import play_choices, step_seed
 from fhir_gym.training.grpo.run import GrpoRun
-from fhir_gym.training.grpo.token_tree import TokenTree
 from fhir_gym.training.policy_rollouts import make_agent
+from fhir_gym.training.token_tree import TokenSequence, TokenTree
 from fhir_gym.training.tuner import Tuner
 
 _MOST_NODES = 1_024

@@ -4,66 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.concurrency import run_coroutine
-from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import attempt_episode
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSequence:
-    """An episode as one token sequence.
-
-    Attributes:
-        prompt_ids: The tokens before the model's first reply.
-        completion_ids: The model's replies, and the tokens that it read between them.
-        mask: For each token of `completion_ids`, 1 if the model wrote the token, and 0 if it only read the token.
-    """
-
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    mask: list[int]
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.completion_ids)
-
-    @classmethod
-    def of(cls, rollout: Rollout, padding: int) -> Self:
-        """Return the tokens that a rollout of a `LocalAgent` has recorded.
-
-        Args:
-            rollout: The rollout.
-            padding: Token that stands for the sequence of an episode without a reply; its mask is 0.
-
-        Raises:
-            TrainingError: The chat template changes earlier messages, so the model did not read one growing sequence.
-        """
-        prompt: list[int] = []
-        completion: list[int] = []
-        mask: list[int] = []
-        for turn in rollout.turns:
-            if turn.reply is None:  # a further action of the same reply
-                continue
-            extra: Any = turn.reply.extra
-            read, wrote = extra["prompt_ids"], extra["completion_ids"]
-            if extra.get("restart"):
-                raise TrainingError(
-                    "the chat template changes earlier messages, so the tokens of an episode are not one sequence; "
-                    "use a template that keeps them, such as TRL's training template of the model"
-                )
-            if not mask:
-                prompt, read = list(read), []
-            completion += [*read, *wrote]
-            mask += [0] * len(read) + [1] * len(wrote)
-        return cls(prompt, completion, mask) if mask else cls([padding], [padding], [0])
+from fhir_gym.training.token_tree import TokenSequence
 
 
 class PolicyRollouts:

@@ -1,15 +1,64 @@
-"""The episodes of a group as one tree of tokens, so that what they share is computed once."""
+"""Episodes as sequences of tokens, and a group as one tree of tokens, which computes what they share once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fhir_gym.training.grpo.policy import TokenSequence
+from fhir_gym.errors import TrainingError
+from fhir_gym.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """An episode as one token sequence.
+
+    Attributes:
+        prompt_ids: The tokens before the model's first reply.
+        completion_ids: The model's replies, and the tokens that it read between them.
+        mask: For each token of `completion_ids`, 1 if the model wrote the token, and 0 if it only read the token.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    @classmethod
+    def of(cls, rollout: Rollout, padding: int) -> Self:
+        """Return the tokens that a rollout of a `LocalAgent` has recorded.
+
+        Args:
+            rollout: The rollout.
+            padding: Token that stands for the sequence of an episode without a reply; its mask is 0.
+
+        Raises:
+            TrainingError: The chat template changes earlier messages, so the model did not read one growing sequence.
+        """
+        prompt: list[int] = []
+        completion: list[int] = []
+        mask: list[int] = []
+        for turn in rollout.turns:
+            if turn.reply is None:  # a further action of the same reply
+                continue
+            extra: Any = turn.reply.extra
+            read, wrote = extra["prompt_ids"], extra["completion_ids"]
+            if extra.get("restart"):
+                raise TrainingError(
+                    "the chat template changes earlier messages, so the tokens of an episode are not one sequence; "
+                    "use a template that keeps them, such as TRL's training template of the model"
+                )
+            if not mask:
+                prompt, read = list(read), []
+            completion += [*read, *wrote]
+            mask += [0] * len(read) + [1] * len(wrote)
+        return cls(prompt, completion, mask) if mask else cls([padding], [padding], [0])
 
 
 @dataclass(frozen=True, slots=True)
