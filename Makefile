@@ -13,7 +13,7 @@ ARGS ?=
 PARALLEL ?= -n auto --dist worksteal
 # The files with tests that need torch; `make test` runs the other tests of training.
 TRAINING_TESTS = $(shell grep -rlE --include='test_*.py' 'importorskip."(torch|trl|sb3_contrib)"' tests | sort)
-CODE := fhir_gym fhir_gym_verifiers tests benchmarks examples scripts
+CODE := fhir_gym tests benchmarks examples scripts
 
 # Stamp files of installed environments. If pyproject.toml changes, make installs again.
 CORE := $(VENV)/.installed

@@ -1,6 +1,6 @@
 """A taskset, an environment and a harness for verifiers (v1). Needs the extra ``verifiers``.
 
-The package ``fhir_gym_verifiers`` exports them under an id that verifiers accepts: ``vf-eval fhir-gym-verifiers``.
+verifiers names an environment by a top-level module: ``fhir-gym publish verifiers`` writes one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
@@ -34,7 +34,7 @@ from fhir_gym.rollouts.plan import RunPlan, plan
 from fhir_gym.tasks import DEFAULT_SPLIT, Grading, RewardRule
 from fhir_gym.types import Phrasing
 
-__all__ = ["ChatHarness", "FHIREnv", "FHIRTask", "FHIRTaskset"]
+__all__ = ["ChatHarness", "FHIREnv", "FHIRTask", "FHIRTaskset", "taskset_with"]
 
 T = TypeVar("T")
 
@@ -130,6 +130,18 @@ class FHIRTaskset(vf.Taskset[FHIRTask, FHIRTasksetConfig]):
         finally:
             if owned:
                 world.close()
+
+
+def taskset_with(**defaults: Any) -> type[FHIRTaskset]:
+    """Return the class of a taskset whose options have other defaults."""
+    annotations = {name: field.annotation for name, field in FHIRTasksetConfig.model_fields.items()}
+    options = {name: (annotations[name], value) for name, value in defaults.items()}
+    config: Any = create_model("FHIRTasksetConfig", __base__=FHIRTasksetConfig, **options)
+
+    class Taskset(FHIRTaskset, vf.Taskset[FHIRTask, config]):
+        """The variations of a pack's tasks."""
+
+    return Taskset
 
 
 class FHIREnvConfig(vf.EnvConfig):
