@@ -154,8 +154,9 @@ class FHIREnvConfig(vf.EnvConfig):
 class FHIREnv(vf.Env[FHIREnvConfig]):
     """An agent acts on a FHIR server by texts such as ``GET /Patient?_count=1``, and reads the responses.
 
-    The trace has the reward ``fhir``, metrics, and in `info` the verdict with its explanation. A step limit is the stop
-    condition ``max_turns``. After a failure of the server, the trace and the episode have an error and no reward.
+    The trace has the reward ``fhir``, the part of each check in the dense reward with weight 0, metrics, and in `info` the
+    verdict with its explanation. A step limit is the stop condition ``max_turns``. After a failure of the server, the
+    trace and the episode have an error and no reward.
     """
 
     @override
@@ -208,6 +209,8 @@ def _record(trace: vf.Trace, step: Step) -> None:
     """Write the result of an episode to a trace."""
     info = step.info
     trace.record_reward("fhir", step.reward)
+    for check in info["check_rewards"]:
+        trace.record_reward(f"check: {check['name']}", check["reward"], weight=0.0)
     trace.record_metrics({name: info[name] for name in ("success", "step", "invalid_actions")})
     trace.record_metric("truncated", step.truncated)
     trace.info["fhir_gym"] = {**info, "truncated": step.truncated, "explanation": info["verdict"]["explanation"]}

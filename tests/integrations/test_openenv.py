@@ -195,6 +195,8 @@ def test_an_env_id_draws_from_one_pack(env: Any) -> None:
         ({"index": 0, "task": "01"}, "either an index or a task"),
         ({"variation": 3}, "name the task too"),
         ({"env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
+        ({"env_id": "FHIRAgent/Appointments-v0", "variation": 3}, f"did you mean '{ENV_ID}'"),
+        ({"env_id": "FHIRAgent/Appointments-v0", "index": 3}, f"did you mean '{ENV_ID}'"),
         ({"env_id": ENV_ID, "index": 0}, "either an index or an env_id"),
         ({"task": "01"}, "env_id is missing"),
         ({"task": "01", "env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),

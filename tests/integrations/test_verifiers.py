@@ -79,6 +79,11 @@ def test_gold_succeeds_in_the_loop_of_verifiers(own_world: OwnWorld, episode: Go
     result = trace.info["fhir_gym"]
     assert result["explanation"].startswith("Success") and result["stop_reason"] == "finished"
     assert all(check["passed"] for check in result["verdict"]["checks"])
+    parts = {check["name"]: check["reward"] for check in result["check_rewards"]}
+    rewards = {name.removeprefix("check: "): part for name, part in trace.rewards.items() if name != "fhir"}
+    assert {name: (part.score, part.weight) for name, part in rewards.items()} == {
+        name: (part, 0.0) for name, part in parts.items()
+    }
     assert trace.task.key == f"{episode.env_id}/{episode.task}/0/{result['phrasing']}"
     assert (trace.stop_condition, trace.is_truncated) == ("agent_completed", False)
     json.dumps(trace.to_record())
