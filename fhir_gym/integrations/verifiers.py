@@ -154,9 +154,9 @@ class FHIREnvConfig(vf.EnvConfig):
 class FHIREnv(vf.Env[FHIREnvConfig]):
     """An agent acts on a FHIR server by texts such as ``GET /Patient?_count=1``, and reads the responses.
 
-    The trace has the reward ``fhir``, the part of each check in the dense reward with weight 0, metrics, and in `info` the
-    verdict with its explanation. A step limit is the stop condition ``max_turns``. After a failure of the server, the
-    trace and the episode have an error and no reward.
+    The trace has the reward ``fhir``, the part of each check in the dense reward with weight 0, metrics, and in `info`
+    the verdict with its explanation. A step limit is the stop condition ``max_turns``. After a failure of the server,
+    the trace and the episode have an error and no reward.
     """
 
     @override
