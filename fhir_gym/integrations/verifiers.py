@@ -135,7 +135,7 @@ class FHIRTaskset(vf.Taskset[FHIRTask, FHIRTasksetConfig]):
 def taskset_with(**defaults: Any) -> type[FHIRTaskset]:
     """Return the class of a taskset whose options have other defaults."""
     annotations = {name: field.annotation for name, field in FHIRTasksetConfig.model_fields.items()}
-    options = {name: (annotations[name], value) for name, value in defaults.items()}
+    options: Any = {name: (annotations[name], value) for name, value in defaults.items()}
     config: Any = create_model("FHIRTasksetConfig", __base__=FHIRTasksetConfig, **options)
 
     class Taskset(FHIRTaskset, vf.Taskset[FHIRTask, config]):

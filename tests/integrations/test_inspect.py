@@ -317,7 +317,7 @@ def test_a_wrong_parameter_is_a_one_line_error(settings: Any, message: str) -> N
 
 def test_the_known_parameters_are_those_of_the_task(tmp_path: Path) -> None:
     with pytest.raises(FhirGymError, match="did you mean 'tasks'") as refused:
-        integration.appointment(taks="01")  # type: ignore[call-arg]
+        integration.appointment(taks="01")
     known = str(refused.value).partition("Known: ")[2].split(", ")
     assert sorted(known) == sorted({*integration.TaskSettings.__annotations__} - {"fhir_credentials"})
 
