@@ -13,7 +13,7 @@ ARGS ?=
 PARALLEL ?= -n auto --dist worksteal
 # The files with tests that need torch; `make test` runs the other tests of training.
 TRAINING_TESTS = $(shell grep -rlE --include='test_*.py' 'importorskip."(torch|trl|sb3_contrib)"' tests | sort)
-CODE := fhir_gym fhir_gym_verifiers tests benchmarks examples scripts
+CODE := fhir_gym tests benchmarks examples scripts
 
 # Stamp files of installed environments. If pyproject.toml changes, make installs again.
 CORE := $(VENV)/.installed
@@ -29,13 +29,13 @@ TORCH ?= torch==2.13.0
 INTEGRATIONS := inspect verifiers verifiers_classic openenv harbor ray rllib minari trl skyrl art openrlhf tinker areal nemo_gym verl agent_lightning
 FRAMEWORK ?= $(INTEGRATIONS)
 INTEGRATIONS_VENV ?= .venv-integrations
-# PYTHON_x: the interpreter for framework x, if $(PYTHON) may be too old for it.
-newer = $(shell for p in $(PYTHON) python3.14 python3.13 python3.12; do \
-    if $$p -c 'import sys; sys.exit(sys.version_info < (3, $(1)))' >/dev/null 2>&1; then echo $$p; exit; fi; done; \
-    echo python3.$(1))
-PYTHON_harbor ?= $(call newer,12)
-PYTHON_agent_lightning ?= $(call newer,12)
-PYTHON_nemo_gym ?= $(call newer,13)
+# NEEDS_x: framework x needs Python 3.$(NEEDS_x) or newer, for which $(PYTHON) may be too old. A shim of pyenv without
+# such a version fails, so it does not count.
+NEEDS_harbor := 12
+NEEDS_agent_lightning := 12
+NEEDS_nemo_gym := 13
+python_of = $(if $(NEEDS_$(1)),$(shell for p in $(PYTHON) python3.14 python3.13 python3.12; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info < (3, $(NEEDS_$(1))))' >/dev/null 2>&1; then echo $$p; exit; fi; done),$(PYTHON))
 # Some trainers need a GPU, or versions of packages that conflict with ours; only the parts that the tests need are
 # installed. FIRST_x: packages before fhir_gym; BARE_x: packages without their dependencies; WITH_x: packages beside
 # fhir_gym; EXTRA_x: the extra, if it has another name than the framework.
@@ -177,9 +177,11 @@ $(TRAINING): pyproject.toml
 
 .PRECIOUS: $(INTEGRATIONS_VENV)/%/.installed
 $(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
+	@test -n "$(call python_of,$*)" || { \
+	    echo "$* needs Python 3.$(NEEDS_$*) or newer, which is not on the PATH; name one: PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Installing fhir_gym[$*] into $(@D) (once) ..."
 	@mkdir -p $(INTEGRATIONS_VENV)
-	@$(MAKE) --no-print-directory VENV=$(@D) $(if $(PYTHON_$*),PYTHON=$(PYTHON_$*)) $(@D)/bin/python
+	@$(MAKE) --no-print-directory VENV=$(@D) PYTHON=$(call python_of,$*) $(@D)/bin/python
 	@$(if $(FIRST_$*),$(@D)/bin/python -m pip install --quiet $(FIRST_$*))
 	@$(if $(BARE_$*),$(@D)/bin/python -m pip install --quiet --no-deps $(BARE_$*))
 	@$(@D)/bin/python -m pip install --quiet pytest hypothesis $(WITH_$*) --editable '.[$(or $(EXTRA_$*),$*)]'

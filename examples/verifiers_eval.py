@@ -10,15 +10,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from fhir_gym import worlds
+from fhir_gym import EpisodeConfig, worlds
+from fhir_gym.integrations.publish import write_verifiers_folder
 from fhir_gym.rollouts.plan import parse_numbers
 from fhir_gym.testing import ChatServer, GoldOverChat
 
 ENV_ID = "FHIRAgent/Appointment-v0"
+ID = "fhir-desk"
 KEY = "OPENAI_API_KEY"
 
 
@@ -38,7 +43,7 @@ async def evaluate(model: str, base_url: str, tasks: str, variations: str) -> No
     from verifiers.v1.types import SamplingConfig
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-    taskset = {"id": "fhir-gym-verifiers", "env_id": ENV_ID, "tasks": tasks.split(","), "variations": variations}
+    taskset = {"id": ID, "tasks": tasks.split(","), "variations": variations}
     client = vf.EvalClientConfig(base_url=base_url, api_key_var=KEY)
     context = vf.ModelContext(model=model, client=client, sampling=SamplingConfig())
     env = load_environment(resolve_env_config({"taskset": taskset}))
@@ -62,7 +67,9 @@ def main() -> None:
         print("This example needs verifiers: pip install 'fhir-gym[verifiers]'")
         return
     model = nullcontext(chosen.base_url) if chosen.base_url else scripted_model(chosen.tasks, chosen.variations)
-    with model as base_url:
+    with model as base_url, TemporaryDirectory() as folder:
+        write_verifiers_folder(EpisodeConfig(ENV_ID), Path(folder, ID))  # as `fhir-gym publish verifiers` does
+        sys.path.append(str(Path(folder, ID)))  # in place of `pip install`
         asyncio.run(evaluate(chosen.model, base_url, chosen.tasks, chosen.variations))
 
 

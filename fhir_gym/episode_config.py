@@ -137,6 +137,7 @@ class EpisodeConfig:
         settings: Mapping[str, Any],
         other_names: Collection[str] = (),
         *,
+        without: Collection[str] = (),
         default_split: str | None = None,
     ) -> Self:
         """Make a config from an env id or from another config.
@@ -145,6 +146,7 @@ class EpisodeConfig:
             env_id: The env id, or a config whose fields `settings` replaces.
             settings: Values of fields by name. The name of a dial of the pack's tasks adds a value to `dials`.
             other_names: Names of the caller's other arguments. An error about an unknown name may suggest them.
+            without: Names of fields that the caller does not take.
             default_split: The split if `settings` have none and the config admits all variations. It does not apply to
                 task files.
 
@@ -152,7 +154,7 @@ class EpisodeConfig:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
             FhirGymError: A value is invalid.
         """
-        names = [setting.name for setting in fields(cls) if setting.name != "env_id"]
+        names = [setting.name for setting in fields(cls) if setting.name not in ("env_id", *without)]
         episode_settings = {name: value for name, value in settings.items() if name in names}
         if others := {name: value for name, value in settings.items() if name not in names}:
             pack = env_id.env_id if isinstance(env_id, cls) else str(env_id)

@@ -200,8 +200,9 @@ def test_every_command_is_documented(command: str) -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     usage = re.search(rf"^    {re.escape(command)}\b.*(?:\n        .*)*", page, re.MULTILINE)
     assert usage, f"docs/cli.md has no usage line of {command!r}"
-    shared = re.search(r"`\[CREDENTIALS\]` stands for\n`(.+)`", page)
-    options = usage.group().replace("[CREDENTIALS]", shared.group(1) if shared else "")
+    options = usage.group()
+    for group, meaning in re.findall(r"`(\[[A-Z]+\])` stands for\s`(.+?)`", page):
+        options = options.replace(group, meaning)
     documented = set(re.findall(r"--[a-z-]+", options))
     known = set(commands()[command])
     assert known <= documented, f"docs/cli.md: {command} lacks {sorted(known - documented)}"

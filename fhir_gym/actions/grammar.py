@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fhir_gym.actions import tools
 from fhir_gym.actions.model import CONTROL, EXAMPLES, KINDS, Action, Finish, Invalid, Kind, url_problem
 from fhir_gym.actions.tools import json_problem, parse_json
+from fhir_gym.types import Json
 
 MAX_ACTION_LENGTH = 262_144
 """Maximum length of an action in characters."""
@@ -90,18 +92,22 @@ class Grammar:
         """Names of the five FHIR tools and of ``finish``."""
         return tools.NAMES
 
-    def from_tool_call(self, name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
+    def from_tool_call(
+        self, name: str, arguments: Mapping[str, Any] | str, handled: Mapping[str, Json] = MappingProxyType({})
+    ) -> Action | Invalid:
         """Return the action of a tool call.
 
         Args:
             name: Name of the tool.
             arguments: Arguments as an object or as JSON text.
+            handled: Further arguments of the tool, such as the id of a session, which the caller has taken out of
+                `arguments`. Explanations of an invalid call name them.
         """
-        action = tools.to_action(name, arguments)
+        action = tools.to_action(name, arguments, handled)
         if isinstance(action, Invalid):
             return action
         problem = self.parse(action.text())  # a tool call has the same limits as a text
-        return Invalid(problem.reason, tools.example(name)) if isinstance(problem, Invalid) else action
+        return Invalid(problem.reason, tools.example(name, handled)) if isinstance(problem, Invalid) else action
 
     def to_tool_call(self, action: Action) -> tuple[str, dict[str, Any]] | None:
         """Return the tool name and arguments for an action; None if no tool fits (PATCH, Bundles, operations)."""

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -124,13 +125,13 @@ _TOOLS: dict[str, tuple[str, dict[str, dict[str, Any]], tuple[str, ...]]] = {
     ),
 }
 NAMES = tuple(_TOOLS)
-_EXAMPLE_CALLS = {
-    "searchResources": '{"resourceType": "Patient", "params_json": {"family": "Lee"}}',
-    "getResourceById": '{"resourceType": "Patient", "resourceId": "12"}',
-    "createResource": '{"resourceType": "Patient", "body_json": {"resourceType": "Patient"}}',
-    "updateResource": '{"resourceType": "Patient", "resourceId": "12", "body_json": {"resourceType": "Patient"}}',
-    "deleteResource": '{"resourceType": "Patient", "resourceId": "12"}',
-    "finish": '{"answer": ["12"]}',
+_EXAMPLE_CALLS: dict[str, dict[str, Json]] = {
+    "searchResources": {"resourceType": "Patient", "params_json": {"family": "Lee"}},
+    "getResourceById": {"resourceType": "Patient", "resourceId": "12"},
+    "createResource": {"resourceType": "Patient", "body_json": {"resourceType": "Patient"}},
+    "updateResource": {"resourceType": "Patient", "resourceId": "12", "body_json": {"resourceType": "Patient"}},
+    "deleteResource": {"resourceType": "Patient", "resourceId": "12"},
+    "finish": {"answer": ["12"]},
 }
 
 
@@ -158,31 +159,36 @@ class _BadCallError(Exception):
     """An invalid tool call. This module catches the exception itself."""
 
 
-def to_action(name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
-    """Return the action of a tool call; `arguments` is an object or JSON text."""
+def to_action(
+    name: str, arguments: Mapping[str, Any] | str, handled: Mapping[str, Json] = MappingProxyType({})
+) -> Action | Invalid:
+    """Return the action of a tool call; `arguments` is an object or JSON text.
+
+    Explanations name the arguments `handled` too, which the caller has taken out of the call.
+    """
     if name not in _TOOLS:
         near = get_close_matches(name[:60], _TOOLS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         return Invalid(f"there is no tool {name[:60]!r}{hint} Tools: {', '.join(_TOOLS)}", EXAMPLES["GET"])
     try:
-        return _BUILD[name](_checked(name, arguments))
+        return _BUILD[name](_checked(name, arguments, handled))
     except _BadCallError as error:
-        return Invalid(f"{name}: {error}", example(name))
+        return Invalid(f"{name}: {error}", example(name, handled))
 
 
-def example(name: str) -> str:
-    """Return a valid call of a tool as text."""
-    return f"{name}({_EXAMPLE_CALLS[name]})"
+def example(name: str, handled: Mapping[str, Json] = MappingProxyType({})) -> str:
+    """Return a valid call of a tool as text, with the arguments that the caller of `to_action` handles."""
+    return f"{name}({json.dumps({**handled, **_EXAMPLE_CALLS[name]})})"
 
 
-def _checked(name: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
+def _checked(name: str, arguments: Mapping[str, Any] | str, handled: Mapping[str, Json]) -> Mapping[str, Any]:
     args = _decoded("the arguments", arguments)
     if not isinstance(args, Mapping):
         raise _BadCallError("the arguments must be a JSON object")
     _, properties, required = _TOOLS[name]
     unknown = [key for key in args if key not in properties]
     if unknown:
-        raise _BadCallError(f"unknown argument {str(unknown[0])[:60]!r}; known: {', '.join(properties)}")
+        raise _BadCallError(f"unknown argument {str(unknown[0])[:60]!r}; known: {', '.join([*handled, *properties])}")
     missing = [key for key in required if args.get(key) is None]
     if missing:
         raise _BadCallError(f"argument {missing[0]!r} is missing")

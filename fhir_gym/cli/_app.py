@@ -32,6 +32,7 @@ from fhir_gym.cli import (
     mcp,
     memory,
     openenv,
+    publish,
     report,
     rollout,
     serve,
@@ -96,6 +97,7 @@ app.add_typer(memory.app, name="memory")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(openenv.app, name="openenv")
 app.add_typer(harbor.app, name="harbor")
+app.add_typer(publish.app, name="publish")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(art.app, name="art")
 app.command("version")(print_version)

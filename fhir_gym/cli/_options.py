@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import progress
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import Credentials, World
     from fhir_gym.rollouts import Budget, Prices
     from fhir_gym.suites import Suite
-    from fhir_gym.tasks import Grading, RewardRule
 
 
 def one_pack(text: str) -> str:
@@ -360,31 +360,45 @@ def open_worlds(names: Iterable[str], stack: ExitStack) -> dict[str, World]:
     return opened
 
 
-def episode_configs(
-    env_ids: Iterable[str],
-    world: str | None,
-    stack: ExitStack,
-    *,
-    grading: Grading,
-    reward: RewardRule,
-    max_steps: int | None,
-) -> list[EpisodeConfig]:
-    """Return the settings of each pack's episodes with an open world, which `stack` closes.
+@dataclass(frozen=True)
+class EpisodeOptions:
+    """Which tasks episodes have, how these are worded, and how episodes end and are graded."""
 
-    Args:
-        env_ids: Env ids of the packs; repeated ones count once.
-        world: World of all packs; None for the packs' own worlds.
-        stack: Where the worlds are entered.
-        grading: See `EpisodeConfig`.
-        reward: See `EpisodeConfig`.
-        max_steps: See `EpisodeConfig`.
-    """
-    from fhir_gym.episode_config import EpisodeConfig
-    from fhir_gym.tasks import get_pack
+    level: Annotated[int | None, typer.Option(min=1, help="Only tasks of this level, in packs with levels.")] = None
+    dial: Annotated[
+        list[str] | None,
+        typer.Option("--dial", metavar="NAME=NUMBER", help="Dial of the tasks, such as minutes=60; may be repeated."),
+    ] = None
+    phrasing: PhrasingOption = None
+    grading: GradingOption = "state"
+    reward: RewardOption = "sparse"
+    max_steps: MaxStepsOption = None
 
-    names = {env_id: world or get_pack(env_id).world for env_id in env_ids}
-    opened = open_worlds(names.values(), stack)
-    return [
-        EpisodeConfig(env_id, world=opened[name], grading=grading, reward=reward, max_steps=max_steps)
-        for env_id, name in names.items()
-    ]
+    def config(self, env_id: str, **others: Any) -> EpisodeConfig:
+        """Return the settings of a pack's episodes; `others` are further fields of `EpisodeConfig`."""
+        from fhir_gym.episode_config import EpisodeConfig
+
+        return EpisodeConfig(
+            env_id,
+            level=self.level,
+            dials=numbers_by_name(self.dial),
+            phrasing=parse_phrasing(self.phrasing),
+            grading=self.grading,
+            reward=self.reward,
+            max_steps=self.max_steps,
+            **others,
+        )
+
+    def configs(self, env_ids: Iterable[str], world: str | None, stack: ExitStack) -> list[EpisodeConfig]:
+        """Return the settings of each pack's episodes with an open world, which `stack` closes.
+
+        Args:
+            env_ids: Env ids of the packs; repeated ones count once.
+            world: World of all packs; None for the packs' own worlds.
+            stack: Where the worlds are entered.
+        """
+        from fhir_gym.tasks import get_pack
+
+        worlds = {env_id: world or get_pack(env_id).world for env_id in env_ids}
+        opened = open_worlds(worlds.values(), stack)
+        return [self.config(env_id, world=opened[name]) for env_id, name in worlds.items()]

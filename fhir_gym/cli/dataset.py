@@ -37,6 +37,9 @@ def dataset(
     failures: Annotated[bool, typer.Option("--failures", help="Include failed episodes.")] = False,
     invalid: Annotated[bool, typer.Option("--invalid", help="Include episodes with invalid actions.")] = False,
     duplicates: Annotated[bool, typer.Option("--duplicates", help="Include repeated episodes.")] = False,
+    author: Annotated[
+        list[str] | None, typer.Option(help="Author of a Minari dataset, for Minari's lists; may be repeated.")
+    ] = None,
 ) -> None:
     """Turn rollouts into examples for supervised fine-tuning or offline RL.
 
@@ -60,13 +63,15 @@ def dataset(
         valid_only=not invalid,
         dedupe=not duplicates,
     )
+    if author and format != "minari":
+        raise typer.BadParameter("only a Minari dataset names its authors", param_hint="--author")
     chosen = _read(rollouts, names(tasks) or ())
     if format == "minari":
         if hub:
             raise typer.BadParameter("--hub needs another format than minari")
         from fhir_gym.integrations.minari import write_minari
 
-        summary = write_minari(chosen, out, selection=selection)
+        summary = write_minari(chosen, out, selection=selection, authors=author or ())
     else:
         summary = (write_hub_folder if hub else write_dataset)(chosen, out, format, selection=selection)
     print_text(f"{summary.rows} examples of {summary.rollouts} episodes written to {out}")

@@ -87,7 +87,13 @@ def list_experiments(as_json: JsonOption = False) -> None:
 def run(
     *,
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment; see `list`.")],
-    model: Annotated[str, typer.Option(help="Model to test.")],
+    model: Annotated[str | None, typer.Option(help="Model to test with the agent chat.")] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGENT", help="Agent to test instead, such as your own as module:Class; it has no configurations."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the experiment.")],
     config: Annotated[
         list[str] | None,
@@ -146,13 +152,18 @@ def run(
     The limits of tokens and cost apply to the experiment as a whole. The same command continues the experiment.
 
     Example: fhir-gym experiment run experiment-2 --config baseline --config memory-spec --model gpt-4.1-mini --out exp2
+
+    Example: fhir-gym experiment run experiment-2 --agent my_agents:MyAgent --set depth=2 --out exp2
     """
+    if (model is None) == (agent is None):
+        raise typer.BadParameter("name either a model or an agent of your own", param_hint="--model, --agent")
     from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig, run_experiment
 
     settings = ExperimentConfig(
         experiment,
-        model,
-        tuple(config or STUDY_CONFIGURATIONS),
+        model or agent or "",
+        tuple(config or (STUDY_CONFIGURATIONS if agent is None else ())),
+        agent=agent or "chat",
         base_url=base_url,
         training_model=training_model,
         evaluator_model=evaluator_model,

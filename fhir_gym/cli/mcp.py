@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note
-from fhir_gym.cli._options import (
-    GradingOption,
-    MaxStepsOption,
-    OwnWorldOption,
-    RewardOption,
-    episode_configs,
-    one_pack,
-    open_worlds,
-)
+from fhir_gym.cli._options import EpisodeOptions, OwnWorldOption, one_pack, open_worlds, with_option_groups
 
 if TYPE_CHECKING:
     from fhir_gym.mcp_servers import ToolSet
@@ -56,7 +48,9 @@ HttpOption = Annotated[
 
 
 @app.command("fhir")
+@with_option_groups
 def fhir(
+    *,
     env_ids: Annotated[
         list[str] | None,
         typer.Argument(
@@ -75,9 +69,7 @@ def fhir(
             "explanation; checks: the same without explanations; none: nothing."
         ),
     ] = "explained",
-    grading: GradingOption = "state",
-    reward: RewardOption = "sparse",
-    max_steps: MaxStepsOption = None,
+    episodes: EpisodeOptions,
     max_sessions: Annotated[
         int, typer.Option(min=1, help="Maximum number of running episodes, or of private copies of the world.")
     ] = 128,
@@ -98,8 +90,10 @@ def fhir(
     Example: fhir-gym mcp fhir FHIRAgent/Appointment-v0 --http 8000 --out rollouts.jsonl
     """
     address = parse_address(http)
-    if env_ids is None and (out is not None or grading != "state" or reward != "sparse" or max_steps is not None):
-        raise typer.BadParameter("--out, --grading, --reward and --max-steps need an ENV_ID", param_hint="ENV_ID")
+    if env_ids is None and (out is not None or episodes != EpisodeOptions()):
+        raise typer.BadParameter(
+            "--out and the options of episodes, such as --level, need an ENV_ID", param_hint="ENV_ID"
+        )
     from fhir_gym.mcp_servers import TaskTools, WorldTools, require_sdk
 
     require_sdk()
@@ -109,7 +103,7 @@ def fhir(
             tools: ToolSet = WorldTools(only, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed)
         else:
             ids = [one_pack(text) for text in env_ids]
-            configs = episode_configs(ids, world, stack, grading=grading, reward=reward, max_steps=max_steps)
+            configs = episodes.configs(ids, world, stack)
             tools = TaskTools(
                 configs, out=out, feedback=feedback, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed
             )

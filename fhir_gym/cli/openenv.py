@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fhir_gym.cli._console import note
-from fhir_gym.cli._options import GradingOption, MaxStepsOption, OwnWorldOption, RewardOption, episode_configs, one_pack
+from fhir_gym.cli._options import EpisodeOptions, OwnWorldOption, one_pack, with_option_groups
 
 app = typer.Typer(no_args_is_help=True, help="Serve tasks as an OpenEnv environment (extra openenv).")
 
@@ -20,7 +20,9 @@ def _group() -> None:
 
 
 @app.command("serve")
+@with_option_groups
 def serve(
+    *,
     env_ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ENV_ID]...", help="Environments to serve; default: all that are installed."),
@@ -28,9 +30,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     world: OwnWorldOption = None,
-    grading: GradingOption = "state",
-    reward: RewardOption = "sparse",
-    max_steps: MaxStepsOption = None,
+    episodes: EpisodeOptions,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at the same time.")] = 64,
     session_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds without a call after which a session is closed.")
@@ -49,7 +49,7 @@ def serve(
     bind(host, port).close()  # if the port is in use, fail before building a world
     ids = [one_pack(text) for text in env_ids or pack_ids()]
     with ExitStack() as stack:
-        configs = episode_configs(ids, world, stack, grading=grading, reward=reward, max_steps=max_steps)
+        configs = episodes.configs(ids, world, stack)
         stack.callback(gc.freeze)  # visiting all objects of OpenEnv's modules at exit would take 0.8 seconds
         openenv.serve(
             configs,

@@ -36,7 +36,9 @@ class ExperimentConfig:
     Attributes:
         experiment: Name of the experiment; see `fhir_gym.tasks.EXPERIMENTS`.
         model: Name of the model that is tested.
-        configurations: Names of the configurations; see `fhir_gym.agents.factory`.
+        configurations: Names of the configurations of the agent ``chat``; see `fhir_gym.agents.factory`. Another agent
+            has none.
+        agent: The agent that is tested: ``chat``, another name or ``module:Class``; see `make_agent`.
         base_url: The model's endpoint; None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
         training_model: Model of the agent in the memory's training; None for `model`.
         evaluator_model: Model that evaluates training episodes; None for `model`.
@@ -46,7 +48,7 @@ class ExperimentConfig:
         tasks: Keys of the tasks to keep; empty for all tasks of the experiment.
         repeats: Number of runs of each test episode; None for the experiment's own number.
         seed: Seed of the run.
-        settings: Further settings of the chat agent, such as ``{"temperature": 0}``, in training and testing.
+        settings: Further settings of the agent, such as ``{"temperature": 0}``, in training and testing.
         training_settings: Settings of the evaluator's and the reflector's model, such as ``{"max_tokens": 1024}``.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         max_steps: Step limit of an episode; None for the pack's limit.
@@ -74,11 +76,14 @@ class ExperimentConfig:
     grading: Grading = "state"
     max_steps: int | None = None
     embedder: str = "hashed"
+    agent: str = "chat"
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         get_experiment(self.experiment)
-        if not self.configurations:
+        if self.agent != "chat" and self.configurations:
+            raise ExperimentError(f"only the agent chat has configurations, not {self.agent}: leave them out")
+        if self.agent == "chat" and not self.configurations:
             raise ExperimentError(f"an experiment needs configurations, such as {', '.join(CONFIGURATIONS)}")
         for name in self.configurations:
             require_name("configuration", name, CONFIGURATIONS)
@@ -86,7 +91,7 @@ class ExperimentConfig:
         require_whole("repeats", self.run_count, 1)
         require_name("embedder", self.embedder, EMBEDDERS)
         for name in (*self.settings, *self.training_settings):
-            if name in _OWN_OPTIONS:
+            if name in _OWN_OPTIONS and self.agent == "chat":
                 raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting")
         self._require_training_settings()
         keys_of_packs = {key for env_id in self.packs for key in task_keys(env_id)}
@@ -102,7 +107,9 @@ class ExperimentConfig:
 
     @property
     def chosen(self) -> tuple[Configuration, ...]:
-        """The configurations without duplicates."""
+        """The configurations without duplicates; for another agent than ``chat``, one of the name ``agent``."""
+        if self.agent != "chat":
+            return (Configuration("agent", f"The agent {self.agent}.", "text"),)
         return tuple(CONFIGURATIONS[name] for name in dict.fromkeys(self.configurations))
 
     @property

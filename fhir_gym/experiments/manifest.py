@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fhir_gym.agents import make_agent
+from fhir_gym.agents import Agent, make_agent
 from fhir_gym.errors import ExperimentError
 from fhir_gym.experiments.config import EpisodeName, ExperimentConfig
 from fhir_gym.fhir import World
@@ -200,7 +200,7 @@ class Manifest(_Data):
             seed=config.seed,
             grading=config.grading,
             max_steps=config.max_steps,
-            model=ModelRecord(model=config.model, hosts=(_host(config.base_url),)),
+            model=ModelRecord(model=config.model, hosts=(_host(config.base_url),) if config.agent == "chat" else ()),
             settings=_recorded_settings(config),
             training=_training(config, worlds) if config.memories else None,
             worlds={
@@ -321,9 +321,16 @@ def _host(base_url: str | None) -> str:
     return urlsplit(url).hostname or ""
 
 
+def own_agent(config: ExperimentConfig) -> Agent:
+    """Return the agent of an experiment with its own settings, without those of a configuration."""
+    if config.agent != "chat":
+        return make_agent(config.agent, **config.settings)
+    return make_agent("chat", model=config.model, base_url=config.base_url, **config.settings)
+
+
 def _recorded_settings(config: ExperimentConfig) -> dict[str, Json]:
-    """Return the settings that the chat agent records. The agent checks them, and leaves out those without effect."""
-    agent = make_agent("chat", model=config.model, base_url=config.base_url, **config.settings)
+    """Return the settings that the agent records. The agent checks them, and leaves out those without effect."""
+    agent = own_agent(config)
     return {name: value for name, value in agent.settings.items() if name in config.settings}
 
 

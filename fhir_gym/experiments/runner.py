@@ -14,7 +14,7 @@ from fhir_gym.agents.factory import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.errors import TrainingBudgetError
 from fhir_gym.experiments.config import ExperimentConfig
 from fhir_gym.experiments.folder import ExperimentFolder, memory_file, rollout_file
-from fhir_gym.experiments.manifest import Manifest
+from fhir_gym.experiments.manifest import Manifest, own_agent
 from fhir_gym.experiments.status import ROLES, ExperimentStatus, ModelPrices, experiment_status, tracker_of
 from fhir_gym.fhir import World
 from fhir_gym.reflexion import MemoryTrainingConfig, ModelSettings, train_memory
@@ -100,7 +100,7 @@ class _ExperimentRun:
         """
         if configuration.memory is not None and not self._train(configuration.memory):
             return False
-        agent = self._agent(configuration)
+        agent = self._agent(configuration) if self.config.agent == "chat" else own_agent(self.config)
         file = rollout_file(self.folder.path, configuration.name)
         missing = [
             pack_plan.unfinished(file, agent, self.worlds[pack_plan.config.env_id]) for pack_plan in self._plans()

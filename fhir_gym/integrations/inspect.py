@@ -16,9 +16,8 @@ from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 
 try:
     import anyio
-    import rich.markup
+    import click
     from inspect_ai import Task, task
-    from inspect_ai._util.error import PrerequisiteError
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ModelOutput
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
@@ -41,15 +40,18 @@ from fhir_gym.rollouts.plan import plan
 from fhir_gym.tasks import find_packs
 
 __all__ = [
+    "ParameterError",
     "TaskSettings",
     "action_reasoning",
     "appointment",
     "fhir_agent",
     "fhir_tools",
     "genetic_testing",
+    "invalid_actions",
     "medagentbench",
     "pack",
     "shift",
+    "truncated",
     "verdict",
 ]
 
@@ -80,6 +82,13 @@ class TaskSettings(EpisodeSettings, total=False):
     protocol: ChatProtocol
     system: str
     fhir_token_from_env: str
+
+
+_OWN_NAMES = tuple(name for name in TaskSettings.__annotations__ if name not in EpisodeSettings.__annotations__)
+
+
+class ParameterError(FhirGymError, click.ClickException):
+    """A parameter of a task is invalid. The command line of Inspect prints such an error as one line."""
 
 
 class _Play:
@@ -197,7 +206,7 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
     """Return an Inspect task with one sample for each task and variation.
 
     Raises:
-        PrerequisiteError: A parameter is invalid. Inspect prints such an error as one line.
+        ParameterError: A parameter is invalid.
     """
     episode_settings: dict[str, Any] = {**settings}
     protocol: ChatProtocol = episode_settings.pop("protocol", "tools")
@@ -207,25 +216,25 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         (first_pack, *others) = find_packs(env_id)
         if others:
             raise FhirGymError(f"{env_id} registers {', '.join([first_pack, *others])}: name one of them")
-        if "fhir_credentials" in episode_settings or "@" in str(
-            episode_settings.get("fhir_server")
-        ):  # Inspect logs the parameters
+        if "@" in str(episode_settings.get("fhir_server")):  # Inspect logs the parameters
             raise FhirGymError("the log would contain the credentials: use fhir_token_from_env")
         system = episode_settings.pop("system", None)
         system = None if system is None else ",".join(map(str, _listed(system)))  # Inspect splits texts at commas
         variable = episode_settings.pop("fhir_token_from_env", None)
         credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
-        config = EpisodeConfig.of(first_pack, episode_settings, TaskSettings.__annotations__, default_split="test")
+        config = EpisodeConfig.of(
+            first_pack, episode_settings, _OWN_NAMES, without=("fhir_credentials",), default_split="test"
+        )
         source = _Source(replace(config, fhir_credentials=credentials), protocol, system)
         samples = source.samples(**chosen)
     except (FhirGymError, ValueError) as error:
-        raise PrerequisiteError(rich.markup.escape(str(error))) from error
+        raise ParameterError(str(error)) from error
     return Task(
         dataset=MemoryDataset(samples, name=first_pack),
         setup=source.setup(),
         solver=fhir_agent(protocol),
         cleanup=source.cleanup,
-        scorer=verdict(),
+        scorer=[verdict(), truncated(), invalid_actions()],
         version=fhir_gym.__version__,
         metadata=source.metadata(),
     )
@@ -398,11 +407,8 @@ def verdict() -> Scorer:
     """Score an episode with its reward; the explanation and the metadata say why."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        if _RESULT not in state.store:
-            if store() is not state.store:  # an interim score, requested while the sample runs
-                return Score.unscored(explanation="the episode is still running")
-            await _current().truncate("unfinished")
-        result = state.store.get(_RESULT)
+        if (result := await _result(state)) is None:
+            return _unscored()
         graded = result["verdict"]
         return Score(
             value=result["reward"],
@@ -415,9 +421,46 @@ def verdict() -> Scorer:
                 "steps": result["step"],
                 "invalid_actions": result["invalid_actions"],
                 "checks": graded["checks"],
+                "check_rewards": result["check_rewards"],
                 "evidence": graded["evidence"],
                 "process": graded["process"],
             },
         )
 
     return score
+
+
+@scorer(metrics=[mean()])
+def truncated() -> Scorer:
+    """Score 1 for an episode that ended without an answer, else 0."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        result = await _result(state)
+        return _unscored() if result is None else Score(value=float(result["truncated"]))
+
+    return score
+
+
+@scorer(metrics=[mean()])
+def invalid_actions() -> Scorer:
+    """Score the number of the episode's invalid actions."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        result = await _result(state)
+        return _unscored() if result is None else Score(value=result["invalid_actions"])
+
+    return score
+
+
+async def _result(state: TaskState) -> dict[str, Any] | None:
+    """Return the result of an episode, which ends now if its agent has stopped; None while the sample runs."""
+    if _RESULT not in state.store:
+        if store() is not state.store:  # an interim score, requested while the sample runs
+            return None
+        await _current().truncate("unfinished")
+    result: dict[str, Any] = state.store.get(_RESULT)
+    return result
+
+
+def _unscored() -> Score:
+    return Score.unscored(explanation="the episode is still running")

@@ -25,7 +25,11 @@ _DATASET_ID = re.compile(r"[-\w]+-v\d+", re.ASCII)
 
 
 def write_minari(
-    rollouts: Iterable[Rollout], folder: str | PathLike[str], *, selection: Selection | None = None
+    rollouts: Iterable[Rollout],
+    folder: str | PathLike[str],
+    *,
+    selection: Selection | None = None,
+    authors: Iterable[str] = (),
 ) -> ExportSummary:
     """Write rollouts of one environment as a new Minari dataset in the Arrow format.
 
@@ -36,6 +40,7 @@ def write_minari(
         rollouts: The rollouts.
         folder: The folder; its name is the id of the dataset, such as ``appointment-gold-v0``.
         selection: Which rollouts to use.
+        authors: Names of the people who made the dataset, for Minari's list of datasets.
 
     Returns:
         The counts of the export; a row is an action.
@@ -50,7 +55,7 @@ def write_minari(
         import_module("minari.dataset._storages.arrow_storage")  # needs more packages than Minari itself
     except ImportError as error:
         raise MissingExtraError("a Minari dataset needs: pip install 'fhir-gym[minari]'") from error
-    target, summary = Path(folder), ExportSummary()
+    target, summary, names = Path(folder), ExportSummary(), set(authors)
     if not _DATASET_ID.fullmatch(target.name):
         raise RecordError(f"the folder of a Minari dataset needs a name such as appointment-gold-v0, not {target.name}")
     kept = [rollout for rollout, _ in converted(rollouts, _check, selection or Selection(), summary)]
@@ -74,6 +79,7 @@ def write_minari(
                 "description": f"Rollouts of {env_ids[0]}: agents act on a FHIR R4 server. Observations and actions "
                 "are texts.",
                 "requirements": [f"fhir-gym=={version('fhir-gym')}"],
+                **({"author": names} if names else {}),
             }
         )
         storage.update_episodes(map(_buffer, kept))

@@ -1,6 +1,6 @@
 """A taskset, an environment and a harness for verifiers (v1). Needs the extra ``verifiers``.
 
-The package ``fhir_gym_verifiers`` exports them under an id that verifiers accepts: ``vf-eval fhir-gym-verifiers``.
+verifiers names an environment by a top-level module: ``fhir-gym publish verifiers`` writes one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
@@ -34,7 +34,7 @@ from fhir_gym.rollouts.plan import RunPlan, plan
 from fhir_gym.tasks import DEFAULT_SPLIT, Grading, RewardRule
 from fhir_gym.types import Phrasing
 
-__all__ = ["ChatHarness", "FHIREnv", "FHIRTask", "FHIRTaskset"]
+__all__ = ["ChatHarness", "FHIREnv", "FHIRTask", "FHIRTaskset", "taskset_with"]
 
 T = TypeVar("T")
 
@@ -132,6 +132,18 @@ class FHIRTaskset(vf.Taskset[FHIRTask, FHIRTasksetConfig]):
                 world.close()
 
 
+def taskset_with(**defaults: Any) -> type[FHIRTaskset]:
+    """Return the class of a taskset whose options have other defaults."""
+    annotations = {name: field.annotation for name, field in FHIRTasksetConfig.model_fields.items()}
+    options: Any = {name: (annotations[name], value) for name, value in defaults.items()}
+    config: Any = create_model("FHIRTasksetConfig", __base__=FHIRTasksetConfig, **options)
+
+    class Taskset(FHIRTaskset, vf.Taskset[FHIRTask, config]):
+        """The variations of a pack's tasks."""
+
+    return Taskset
+
+
 class FHIREnvConfig(vf.EnvConfig):
     """The options ``--env.…``."""
 
@@ -142,8 +154,9 @@ class FHIREnvConfig(vf.EnvConfig):
 class FHIREnv(vf.Env[FHIREnvConfig]):
     """An agent acts on a FHIR server by texts such as ``GET /Patient?_count=1``, and reads the responses.
 
-    The trace has the reward ``fhir``, metrics, and in `info` the verdict with its explanation. A step limit is the stop
-    condition ``max_turns``. After a failure of the server, the trace and the episode have an error and no reward.
+    The trace has the reward ``fhir``, the part of each check in the dense reward with weight 0, metrics, and in `info`
+    the verdict with its explanation. A step limit is the stop condition ``max_turns``. After a failure of the server,
+    the trace and the episode have an error and no reward.
     """
 
     @override
@@ -196,6 +209,8 @@ def _record(trace: vf.Trace, step: Step) -> None:
     """Write the result of an episode to a trace."""
     info = step.info
     trace.record_reward("fhir", step.reward)
+    for check in info["check_rewards"]:
+        trace.record_reward(f"check: {check['name']}", check["reward"], weight=0.0)
     trace.record_metrics({name: info[name] for name in ("success", "step", "invalid_actions")})
     trace.record_metric("truncated", step.truncated)
     trace.info["fhir_gym"] = {**info, "truncated": step.truncated, "explanation": info["verdict"]["explanation"]}

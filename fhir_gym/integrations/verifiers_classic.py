@@ -1,6 +1,6 @@
 """The classic interface of verifiers (`load_environment`). Needs the extra ``verifiers-classic``.
 
-`vf.load_environment("fhir-gym-verifiers", tasks=["01"])` finds it through the package ``fhir_gym_verifiers``.
+verifiers names an environment by a module: ``fhir-gym publish verifiers --classic`` writes one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
         self.sessions = sessions
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fhir-gym-mcp")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session; of running calls
-        self._id_name, self._id_required = id_name, id_required
+        self._id_name, self._id_about, self._id_required = id_name, id_about, id_required
         self._schemas: dict[str, dict[str, Any]] = {}
         self._handlers: dict[str, Handler] = {}
         for schema in GRAMMAR.tools():
@@ -114,7 +114,7 @@ class FhirTools(AbstractContextManager[Any], Generic[S]):
         id = copied.pop(self._id_name, None)
         if not isinstance(id, str) and (self._id_required or id is not None):
             problem = "is missing" if id is None else "must have the type string"
-            return ToolResult(error_text(f"the argument {self._id_name!r} {problem}"), error=True)
+            return ToolResult(error_text(f"the argument {self._id_name!r} {problem}: {self._id_about}"), error=True)
         return self.act(id, name, copied)
 
     @abstractmethod
@@ -193,7 +193,7 @@ class WorldTools(FhirTools[Session]):
 
     @override
     def act(self, id: str | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        action = GRAMMAR.from_tool_call(name, arguments)
+        action = GRAMMAR.from_tool_call(name, arguments, {} if id is None else {self._id_name: id})
         if isinstance(action, Invalid):
             return ToolResult(action.text(), error=True)
         with self._use_shared() if id is None else self.sessions.use(id) as session:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -74,18 +75,47 @@ class PlayedEpisode:
         self.recorder = recorder
         self._keep = keep
         self._waiting_since = time.perf_counter()
+        self._over = False
 
     def step(self, reply: Reply) -> Step:
-        """Perform an action; the time since the last action is the agent's."""
+        """Perform an action; the time since the last action is the agent's.
+
+        Raises:
+            InfraError: The FHIR server failed. The episode is over and has no verdict.
+        """
         self.recorder.agent_time.seconds += time.perf_counter() - self._waiting_since
-        step = self.recorder.step(reply)
-        self._waiting_since = time.perf_counter()
+        with self._recording_failures():
+            step = self.recorder.step(reply)
+        self._waiting_since, self._over = time.perf_counter(), step.done
         return step
 
+    def leave(self) -> None:
+        """End an episode that still runs because its client left it, and grade it as it is.
+
+        Raises:
+            InfraError: The FHIR server failed. The episode has no verdict.
+        """
+        if not self._over:
+            self._over = True
+            with self._recording_failures():
+                self.recorder.truncate("unfinished", None)
+
     def close(self) -> None:
-        """Close the episode and keep its record; without a verdict, the record says "interrupted"."""
-        self.recorder.episode.close()
+        """Close the episode and keep its record."""
+        with suppress(InfraError):
+            self.leave()
+        self.recorder.close()
         self._keep(self.recorder.record())
+
+    @contextmanager
+    def _recording_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            failure = error if isinstance(error, InfraError) else InfraError(in_one_line(error))
+            self.recorder.fail(failure)
+            self._over = True
+            raise failure from error
 
 
 class TaskTools(FhirTools[PlayedEpisode]):
@@ -96,7 +126,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
         out: Rollout file to which each episode is appended when it is over; None for no file.
         feedback: The part of the verdict that `finish` returns.
         max_sessions: Maximum number of running episodes.
-        idle_timeout: Seconds without a call after which an episode is closed without a verdict.
+        idle_timeout: Seconds without a call after which an episode is over and is graded as it is.
         seed: Seed of the episode ids; None for ids that clients cannot guess.
         clock: Clock in seconds.
 
@@ -201,12 +231,10 @@ class TaskTools(FhirTools[PlayedEpisode]):
 
     def _step(self, id: str, played: PlayedEpisode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            step = played.step(reply_of_call(name, arguments))
-        except Exception as error:
-            failure = error if isinstance(error, InfraError) else InfraError(in_one_line(error))
-            played.recorder.fail(failure)
+            step = played.step(reply_of_call(name, arguments, {"episode_id": id}))
+        except InfraError:
             self.sessions.end(id, Ending("has failed, because the FHIR server failed"))
-            raise failure from error
+            raise
         if not step.done:
             return ToolResult(step.observation, error=step.info["invalid"])
         result = self._result(played, step)
@@ -265,9 +293,9 @@ def _json_result(data: Mapping[str, Json]) -> ToolResult:
     return ToolResult(json.dumps(data, ensure_ascii=False), data=data)
 
 
-def reply_of_call(name: str, arguments: Mapping[str, Any]) -> Reply:
-    """Convert a call of a tool of the grammar to a reply."""
-    action = GRAMMAR.from_tool_call(name, arguments)
+def reply_of_call(name: str, arguments: Mapping[str, Any], handled: Mapping[str, Json]) -> Reply:
+    """Convert a call of a tool of the grammar to a reply; see `Grammar.from_tool_call`."""
+    action = GRAMMAR.from_tool_call(name, arguments, handled)
     return Reply(action, None if isinstance(action, Action) else _written(name, arguments), name)
 
 

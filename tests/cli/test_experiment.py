@@ -37,6 +37,12 @@ def test_run_and_status(cli: Any, hospital: World) -> None:
     assert plain["missing"] == 0 and [configuration["done"] for configuration in plain["configurations"]] == [2]
 
 
+def test_an_agent_by_its_name(cli: Any) -> None:
+    line = ("experiment", "run", "experiment-2", "--agent", "idle", "--tasks", "02a", "--repeats", 1, "--out", "study")
+    done = cli(*line)
+    assert done.code == 0 and "agent" in done.out and cli(*line).out == done.out
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
@@ -45,6 +51,13 @@ def test_run_and_status(cli: Any, hospital: World) -> None:
         (("run", "experiment-9", "--model", "m", "--out", "x"), 2, "unknown experiment 'experiment-9'"),
         (("run", "experiment-1", "--model", "m", "--out", "x", "--config", "b"), 2, "unknown configuration 'b'"),
         (("run", "experiment-1", "--model", "m", "--out", "x", "--price", "m"), 2, "MODEL=IN,OUT"),
+        (("run", "experiment-1", "--out", "x"), 2, "name either a model or an agent"),
+        (
+            ("run", "experiment-1", "--model", "m", "--agent", "idle", "--out", "x"),
+            2,
+            "name either a model or an agent",
+        ),
+        (("run", "experiment-1", "--agent", "idle", "--config", "spec", "--out", "x"), 1, "leave them out"),
         (("run", "experiment-1", "--model", "m", "--out", "x"), 1, "OpenAI's endpoint needs a key"),
     ],
 )

@@ -49,6 +49,7 @@ def test_tasks_and_packs_can_be_chosen() -> None:
         ({"experiment": "experiment2"}, "did you mean 'experiment-2'"),
         ({"configurations": ("basline",)}, "did you mean 'baseline'"),
         ({"configurations": ()}, "needs configurations, such as baseline, spec"),
+        ({"agent": "gold"}, "only the agent chat has configurations, not gold"),
         ({"tasks": ("01", "1b")}, "unknown task '1b'"),
         ({"env_ids": ("FHIRAgent/Nothing-v0",)}, "unknown environment"),
         ({"repeats": 0}, "repeats must be a whole number of at least 1"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("openai")
 
 from fhir_gym.errors import EndpointError, ExperimentError
-from fhir_gym.experiments import ModelPrices, experiment_status, run_experiment
+from fhir_gym.experiments import ExperimentConfig, ModelPrices, experiment_status, run_experiment
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Prices, read_rollouts
 from fhir_gym.testing import ChatServer, ScriptedReply, StudyModel
@@ -57,6 +58,39 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
     )
     assert experiment.missing == experiment.errors == 0
     assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+class FinishesAtOnce:
+    """An agent of somebody else."""
+
+    name = "finishes-at-once"
+
+    def __init__(self, answer: str = "") -> None:
+        self.settings = {"answer": answer}
+
+    def reset(self, observation: str, context: object) -> None: ...
+
+    def act(self, observation: str) -> str:
+        return f"FINISH({json.dumps([self.settings['answer']])})"
+
+
+def test_an_agent_of_somebody_else_is_tested_and_continues(tmp_path: Path) -> None:
+    agent = f"{__name__}:FinishesAtOnce"
+    config = ExperimentConfig(
+        "experiment-2", agent, (), agent=agent, settings={"answer": "12"}, tasks=("02a",), repeats=2
+    )
+    experiment = run_experiment(config, tmp_path)
+    assert [(tested.name, tested.done, tested.successes) for tested in experiment.configurations] == [("agent", 6, 0)]
+    rollouts = [*read_rollouts(tmp_path / "rollouts" / "agent.jsonl")]
+    assert {(rollout.agent.name, rollout.agent.settings["answer"]) for rollout in rollouts} == {
+        ("finishes-at-once", "12")
+    }
+    manifest = json.loads((tmp_path / "manifest.json").read_text("utf-8"))
+    assert (manifest["model"], manifest["settings"]) == ({"model": agent, "hosts": []}, {"answer": "12"})
+    assert run_experiment(config, tmp_path) == experiment
+    assert len([*read_rollouts(tmp_path / "rollouts" / "agent.jsonl")]) == 6
+    with pytest.raises(ExperimentError, match=r"settings\.answer"):
+        run_experiment(replace(config, settings={"answer": "13"}), tmp_path)
 
 
 def test_a_budget_applies_to_the_whole_experiment(hospital: World, tmp_path: Path) -> None:

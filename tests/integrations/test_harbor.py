@@ -12,14 +12,16 @@ import pytest
 
 pytest.importorskip("harbor")
 
+from harbor.models.dataset.manifest import DatasetManifest
 from harbor.models.task.task import Task
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.models.trial.result import TrialResult
+from harbor.publisher.packager import Packager
 from harbor.trial.trial import Trial
 
 from fhir_gym import read_rollouts
 from fhir_gym.fhir import World
-from fhir_gym.integrations.harbor import write_task_folders
+from fhir_gym.integrations.harbor import write_dataset, write_task_folders
 from fhir_gym.rollouts import plan
 from tests.integrations import harbor_processes
 from tests.integrations.gold import GoldEpisode, one_task_of_each_pack
@@ -75,6 +77,15 @@ def test_oracle_succeeds_and_nop_fails(own_world: Callable[[str], World], gold: 
     assert (reward_of(result), result.exception_info) == (0.0, None), (trial / "trial.log").read_text()
     told = json.loads((trial / "verifier" / "verdict.json").read_text())
     assert (told["stop_reason"], told["truncated"], told["steps"]) == ("unfinished", True, 0)
+
+
+def test_the_published_dataset_has_the_digests_of_harbor(hospital: World, tmp_path: Path) -> None:
+    folder = exported(SEARCH, hospital, tmp_path)
+    write_dataset(folder.parent)
+    manifest = DatasetManifest.from_toml((folder.parent / "dataset.toml").read_text("utf-8"))
+    assert manifest.dataset.name == "fhir-gym/tasks"
+    (task,) = manifest.tasks
+    assert (task.short_name, task.digest) == (folder.name, f"sha256:{Packager.compute_content_hash(folder)[0]}")
 
 
 def test_an_agent_cannot_forge_its_reward(hospital: World, tmp_path: Path) -> None:

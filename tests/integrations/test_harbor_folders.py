@@ -13,7 +13,7 @@ from fhir_gym import EpisodeConfig
 from fhir_gym.cli._app import main
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
-from fhir_gym.integrations.harbor import folder_name, task_files, write_task_folders
+from fhir_gym.integrations.harbor import folder_name, task_files, write_dataset, write_task_folders
 from fhir_gym.integrations.harbor.task_folders import BASE_URL
 from fhir_gym.rollouts import Rollout, plan, run_plan
 
@@ -28,7 +28,7 @@ def rollout(hospital: World) -> Rollout:
 
 def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main(["harbor", *arguments])
+        main(["publish", "harbor", *arguments])
     assert isinstance(stopped.value.code, int)
     return stopped.value.code
 
@@ -108,7 +108,7 @@ def test_existing_folders_are_kept_unless_told_otherwise(hospital: World, tmp_pa
 
 
 def test_equal_exports_are_equal_byte_for_byte(rollout: Rollout, tmp_path: Path) -> None:
-    code = run("export", ENV_ID, "--tasks", "02a", "--variations", "1000", "--out", str(tmp_path))
+    code = run(ENV_ID, "--tasks", "02a", "--variations", "1000", "--out", str(tmp_path))
     folder = tmp_path / "appointment-v0-02a-1000"
     files = task_files(rollout)
     assert code == 0
@@ -117,10 +117,31 @@ def test_equal_exports_are_equal_byte_for_byte(rollout: Rollout, tmp_path: Path)
         assert (folder / name).read_text("utf-8") == content
 
 
+def test_the_dataset_names_all_task_folders(hospital: World, tmp_path: Path) -> None:
+    for task in ("02a", "01"):
+        list(write_task_folders(plan(ENV_ID, tasks=task, variations=1_000, world=hospital), tmp_path / "front-desk"))
+    write_dataset(tmp_path / "front-desk", "clinic")
+    described = tomllib.loads((tmp_path / "front-desk" / "dataset.toml").read_text("utf-8"))
+    assert described["dataset"]["name"] == "clinic/front-desk"
+    names = [task["name"] for task in described["tasks"]]
+    assert names == ["fhir-gym/appointment-v0-01-1000", "fhir-gym/appointment-v0-02a-1000"]
+    assert len({task["digest"] for task in described["tasks"]}) == 2
+
+
+def test_level_and_dials_choose_the_tasks(tmp_path: Path) -> None:
+    arguments = ("--dial", "minutes=60", "--level", "4", "--variations", "1000", "--org", "clinic")
+    assert run("FHIRAgent/Shift-v0", "--out", str(tmp_path), *arguments) == 0
+    (folder,) = tmp_path.glob("*/")
+    assert folder.name == "shift-v0-day-4-minutes-60-1000"
+    assert tomllib.loads((folder / "task.toml").read_text("utf-8"))["task"]["name"] == f"clinic/{folder.name}"
+    assert '"--task=day-4+minutes=60"' in (folder / "environment" / "docker-compose.yaml").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--suite", "quick-v1", "--tasks", "01"], "a suite has its own episodes"),
+        (["--suite", "quick-v1", "--grading", "evidence"], "a suite has its own episodes"),
         (["--suite", "genetic-testing-v1"], "suite genetic-testing-v1 has no episodes of FHIRAgent/Appointment-v0"),
         (["--suite", "quick"], "unknown suite 'quick'; did you mean 'quick-v1'?"),
         (["--tasks", "1"], "unknown task '1'"),
@@ -130,6 +151,6 @@ def test_equal_exports_are_equal_byte_for_byte(rollout: Rollout, tmp_path: Path)
 def test_a_wrong_export_is_one_clear_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("export", ENV_ID, "--out", str(tmp_path), *arguments) != 0
+    assert run(ENV_ID, "--out", str(tmp_path), *arguments) != 0
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -18,14 +18,16 @@ import pytest
 
 pytest.importorskip("inspect_ai")
 
+import click
 import inspect_ai
-from inspect_ai import Task, task_with
+from inspect_ai import Epochs, Task, task_with
 from inspect_ai.agent import react
 from inspect_ai.log import EvalLog, EvalSample
 from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Target
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.integrations import inspect as integration
 from fhir_gym.testing import GoldOverChat, ReplyPolicy, ScriptedReply, serving
@@ -302,13 +304,42 @@ def test_an_interim_score_does_not_end_the_episode() -> None:
         ({"protocol": ["text"]}, "unknown protocol"),
         ({"world": "nowhere"}, "unknown world"),
         ({"fhir_server": "http://user:secret@host/fhir"}, "log would contain the credentials"),
-        ({"fhir_credentials": None}, "log would contain the credentials"),
+        ({"fhir_credentials": None}, "unknown argument 'fhir_credentials'"),
+        ({"level": 1}, "has no levels, not level 1"),
         ({"fhir_token_from_env": "NO_SUCH_VARIABLE"}, "no environment variable"),
     ],
 )
 def test_a_wrong_parameter_is_a_one_line_error(settings: Any, message: str) -> None:
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(FhirGymError, match=message) as refused:
         integration.appointment(**settings)
+    assert isinstance(refused.value, click.ClickException)  # the command line of Inspect prints its message only
+
+
+def test_the_known_parameters_are_those_of_the_task(tmp_path: Path) -> None:
+    with pytest.raises(FhirGymError, match="did you mean 'tasks'") as refused:
+        integration.appointment(taks="01")
+    known = str(refused.value).partition("Known: ")[2].split(", ")
+    assert sorted(known) == sorted({*integration.TaskSettings.__annotations__} - {"fhir_credentials"})
+
+
+def test_level_and_dials_choose_tasks(tmp_path: Path) -> None:
+    def tasks(**settings: Any) -> set[str]:
+        return {sample.metadata["task"] for sample in integration.shift(variations=1000, **settings).dataset}
+
+    assert tasks(level=4) == {"day-4"}
+    assert tasks(tasks="day-3", dials={"minutes": 60}) == tasks(tasks="day-3", minutes=60) == {"day-3+minutes=60"}
+
+
+def test_truncation_and_invalid_actions_are_scores_and_epochs_have_pass_at_k(tmp_path: Path) -> None:
+    task = integration.appointment(tasks="01", variations=1000, max_steps=1, protocol="text")
+    log = play(task, lambda _: "no action", tmp_path, epochs=Epochs(2, ["mean", "pass_at_2", "pass_k_2"]))
+    assert log.results is not None
+    means = {score.name: score.metrics["mean"].value for score in log.results.scores if score.reducer == "mean"}
+    assert means == {"verdict": 0.0, "truncated": 1.0, "invalid_actions": 1.0}
+    assert {score.reducer for score in log.results.scores} == {"mean", "pass_at_2", "pass_k_2"}
+    for sample in log.samples or ():
+        parts = (sample.scores or {})["verdict"].metadata["check_rewards"]
+        assert len(parts) > 1 and max(0.0, sum(part["reward"] for part in parts)) == 0.0
 
 
 def test_a_log_can_be_scored_again(tmp_path: Path) -> None:

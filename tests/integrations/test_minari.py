@@ -60,8 +60,9 @@ def test_truncated_failed_and_hostile_episodes_are_read_back(hospital: World, tm
     agent = ScriptedAgent(["GET /Patient?_count=1", "<script>\x00\ud800\u202e \U0001f600"] * 2)
     rollouts = [*run(ENV_ID, agent, tasks="01", variations="0-1", world=hospital, max_steps=4)]
     assert {rollout.stop_reason for rollout in rollouts} == {"step_limit"}
-    assert write_minari(rollouts, tmp_path / "odd-v1", selection=ALL).rows == 8
+    assert write_minari(rollouts, tmp_path / "odd-v1", selection=ALL, authors=["Ada", "Bo"]).rows == 8
     dataset = minari.MinariDataset(tmp_path / "odd-v1" / "data")
+    assert dataset.storage.metadata["author"] == {"Ada", "Bo"}
     for episode, rollout in zip(dataset.iterate_episodes(), rollouts, strict=True):
         require_equal(episode, rollout)
     env = dataset.recover_environment()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 pytest.importorskip("openenv")
 
+from openenv.cli._cli_utils import validate_env_structure
 from openenv.cli._validation import validate_running_environment
 from openenv.core import GenericEnvClient
 from websockets.sync.client import connect
@@ -29,6 +31,7 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.openenv import FHIRAction, FHIREnvClient, TaskCatalog, make_app
 from fhir_gym.integrations.openenv.server import FHIREnvironment
+from fhir_gym.integrations.publish import write_openenv_folder
 from fhir_gym.tasks import pack_ids
 from fhir_gym.testing import serving as serving_fhir
 from fhir_gym.testing.fhir import AppServer
@@ -192,6 +195,8 @@ def test_an_env_id_draws_from_one_pack(env: Any) -> None:
         ({"index": 0, "task": "01"}, "either an index or a task"),
         ({"variation": 3}, "name the task too"),
         ({"env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
+        ({"env_id": "FHIRAgent/Appointments-v0", "variation": 3}, f"did you mean '{ENV_ID}'"),
+        ({"env_id": "FHIRAgent/Appointments-v0", "index": 3}, f"did you mean '{ENV_ID}'"),
         ({"env_id": ENV_ID, "index": 0}, "either an index or an env_id"),
         ({"task": "01"}, "env_id is missing"),
         ({"task": "01", "env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
@@ -256,6 +261,22 @@ def test_the_servers_interface_is_what_openenv_validates(url: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_published_folder_passes_openenv_validate_and_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "fhir-desk"
+    write_openenv_folder([EpisodeConfig("FHIRAgent/Shift-v0", dials={"minutes": 60}), EpisodeConfig(ENV_ID)], folder)
+    assert validate_env_structure(folder) == ["Recommended directory missing: outputs/"]
+    command = [str(Path(sys.executable).with_name("openenv")), "validate", str(folder), "--skip-build"]
+    assert "PASS  static.manifest" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    monkeypatch.syspath_prepend(folder)
+    with AppServer(import_module("server.app").app, ws="auto") as server:
+        assert validate_running_environment(server.url)["passed"]
+        with FHIREnvClient(base_url=server.url).sync() as client:
+            assert client.reset(task="day-3+minutes=60", env_id="FHIRAgent/Shift-v0").metadata["split"] == "train"
+            assert client.reset(split="heldout_tasks", index=0).metadata["env_id"] == ENV_ID
+
+
 def test_openenvs_web_interface_plays(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENABLE_WEB_INTERFACE", "true")
     with serving(EpisodeConfig(ENV_ID, world=hospital)) as url, httpx.Client(base_url=url, timeout=30) as http:

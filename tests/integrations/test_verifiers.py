@@ -21,11 +21,12 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from fhir_gym.fhir import World
 from fhir_gym.testing import ChatServer, GoldOverChat, ReplyPolicy, serving
+from tests.integrations.conftest import VERIFIERS_ID
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
 from tests.integrations.pages import run_page
 
 OwnWorld = Callable[[str], World]
-ID = "fhir-gym-verifiers"
+pytestmark = [pytest.mark.usefixtures("published"), pytest.mark.parametrize("published", [False], indirect=True)]
 APPOINTMENT = "FHIRAgent/Appointment-v0"
 SHIFT = "FHIRAgent/Shift-v0"
 
@@ -43,7 +44,7 @@ def play(policy: ReplyPolicy, taskset: dict[str, Any], rollouts: int = 1, **env:
     """Run the environment as `vf-eval` does, and return the episodes in the order of the tasks."""
 
     async def run(context: vf.ModelContext) -> list[vf.Episode]:
-        environment = load_environment(resolve_env_config({"taskset": {"id": ID, **taskset}, **env}))
+        environment = load_environment(resolve_env_config({"taskset": {"id": VERIFIERS_ID, **taskset}, **env}))
         async with environment.serving():
             slots = [slot for task in environment.taskset for slot in environment.slots(task, rollouts)]
             return await asyncio.gather(*(environment.run_slot(slot, context) for slot in slots))
@@ -78,6 +79,11 @@ def test_gold_succeeds_in_the_loop_of_verifiers(own_world: OwnWorld, episode: Go
     result = trace.info["fhir_gym"]
     assert result["explanation"].startswith("Success") and result["stop_reason"] == "finished"
     assert all(check["passed"] for check in result["verdict"]["checks"])
+    parts = {check["name"]: check["reward"] for check in result["check_rewards"]}
+    rewards = {name.removeprefix("check: "): part for name, part in trace.rewards.items() if name != "fhir"}
+    assert {name: (part.score, part.weight) for name, part in rewards.items()} == {
+        name: (part, 0.0) for name, part in parts.items()
+    }
     assert trace.task.key == f"{episode.env_id}/{episode.task}/0/{result['phrasing']}"
     assert (trace.stop_condition, trace.is_truncated) == ("agent_completed", False)
     json.dumps(trace.to_record())
@@ -143,7 +149,7 @@ def test_episodes_on_a_running_server_take_turns(hospital: World) -> None:
 
 def test_levels_and_dials_choose_tasks() -> None:
     def tasks(**taskset: Any) -> set[str]:
-        config = resolve_env_config({"taskset": {"id": ID, "env_id": SHIFT, "variations": "0", **taskset}})
+        config = resolve_env_config({"taskset": {"id": VERIFIERS_ID, "env_id": SHIFT, "variations": "0", **taskset}})
         return {task.data.task for task in load_environment(config).taskset}
 
     assert tasks(level=4) == {"day-4"}
@@ -158,7 +164,7 @@ def test_a_dial_reaches_the_episode() -> None:
 
 def test_test_variations_are_chosen_by_the_split() -> None:
     def numbers(**taskset: Any) -> set[int]:
-        config = resolve_env_config({"taskset": {"id": ID, "tasks": ["01"], **taskset}})
+        config = resolve_env_config({"taskset": {"id": VERIFIERS_ID, "tasks": ["01"], **taskset}})
         return {task.data.variation for task in load_environment(config).taskset}
 
     assert numbers() == set(range(10))
@@ -180,14 +186,21 @@ def test_test_variations_are_chosen_by_the_split() -> None:
 )
 def test_a_wrong_option_is_an_error_of_the_config(taskset: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        resolve_env_config({"taskset": {"id": ID, **taskset}})
+        resolve_env_config({"taskset": {"id": VERIFIERS_ID, **taskset}})
 
 
 @pytest.mark.slow
 def test_vf_eval_runs_the_taskset(hospital: World, tmp_path: Path) -> None:
     episodes = [GoldEpisode(APPOINTMENT, key, 0) for key in ("01", "02a")]
     with model(GoldOverChat(hospital, episodes)) as context:
-        command = [str(Path(sys.executable).with_name("vf-eval")), ID, "-m", "scripted", "--no-push", "--no-rich"]
+        command = [
+            str(Path(sys.executable).with_name("vf-eval")),
+            VERIFIERS_ID,
+            "-m",
+            "scripted",
+            "--no-push",
+            "--no-rich",
+        ]
         command += ["--client.base-url", context.client.base_url, "--client.api-key-var", "SCRIPTED_KEY"]
         command += ["--env.taskset.tasks", '["01","02a"]', "--env.taskset.variations", "0", "-r", "2"]
         subprocess.run([*command, "--output-dir", str(tmp_path)], cwd=tmp_path, check=True, capture_output=True)

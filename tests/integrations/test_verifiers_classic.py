@@ -17,15 +17,16 @@ import verifiers as vf
 
 from fhir_gym.fhir import World
 from fhir_gym.testing import ChatServer, GoldOverChat
+from tests.integrations.conftest import VERIFIERS_ID
 from tests.integrations.contract import Outcome, Policy, TrainerContract, looking
 from tests.integrations.gold import GoldEpisode
 
-ID = "fhir-gym-verifiers"
+pytestmark = [pytest.mark.usefixtures("published"), pytest.mark.parametrize("published", [True], indirect=True)]
 
 
 def evaluate(policy: Policy, options: Mapping[str, Any] = {}, **settings: Any) -> Any:
     """Play the training dataset as a trainer does; return the results of verifiers."""
-    environment = vf.load_environment(ID, **settings)
+    environment = vf.load_environment(VERIFIERS_ID, **settings)
     environment.set_kwargs(**options)
     with ChatServer(policy) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCRIPTED_KEY", "none")
@@ -51,7 +52,7 @@ def test_a_limit_of_verifiers_is_a_truncation_and_graded() -> None:
 
 
 def test_evaluations_get_test_variations() -> None:
-    environment = vf.load_environment(ID, tasks=["01"], variations="0-4")
+    environment = vf.load_environment(VERIFIERS_ID, tasks=["01"], variations="0-4")
     assert [row["info"]["episode"]["variation"] for row in environment.get_dataset()] == [0, 1, 2, 3, 4]
     assert [row["info"]["episode"]["variation"] for row in environment.get_eval_dataset()] == [*range(1000, 1010)]
 
@@ -60,7 +61,14 @@ def test_evaluations_get_test_variations() -> None:
 def test_vf_eval_runs_the_environment(hospital: World, tmp_path: Path) -> None:
     gold = GoldOverChat(hospital, [GoldEpisode("FHIRAgent/Appointment-v0", "01", 1000)])
     with ChatServer(gold) as server:
-        command = [str(Path(sys.executable).with_name("vf-eval")), ID, "-m", "scripted", "-b", server.base_url]
+        command = [
+            str(Path(sys.executable).with_name("vf-eval")),
+            VERIFIERS_ID,
+            "-m",
+            "scripted",
+            "-b",
+            server.base_url,
+        ]
         command += ["-a", '{"tasks": ["01"], "eval_variations": 1000}', "-n", "1", "-r", "2", "-k", "HOME"]
         done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert "reward: avg - 1.000" in done.stdout

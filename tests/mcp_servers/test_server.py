@@ -237,7 +237,7 @@ def test_gold_over_stdio(hospital: World, tmp_path: Path) -> None:
             await client.call_tool("start_task", started)
 
     asyncio.run(play())
-    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["finished"] * len(FEW) + ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["finished"] * len(FEW) + ["unfinished"]
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_a_stopped_stdio_server_keeps_the_records(tmp_path: Path, stop: signal.S
         server.send_signal(stop)
         assert server.wait(timeout=20) == 130
         assert server.stderr.read().strip() == "interrupted"
-    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["unfinished"]
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_a_stopped_http_server_keeps_the_records(tmp_path: Path, stop: signal.Si
         server.send_signal(stop)
         assert server.wait(timeout=20) == 130
         assert server.stderr.read().strip() == "interrupted"
-    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
+    assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["unfinished"]
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fhir_gym import EpisodeConfig, get_task, read_rollouts, run
+from fhir_gym.episode import Episode
 from fhir_gym.errors import FhirGymError, InfraError, RecordError, UnknownNameError
 from fhir_gym.fhir import Session, World
 from fhir_gym.mcp_servers import McpClient, SessionError, TaskTools, ToolResult
@@ -194,19 +195,58 @@ def test_repeats_are_numbered_and_a_file_is_continued(config: EpisodeConfig, tmp
     ]
 
 
-def test_abandoned_episodes_are_recorded_without_a_verdict(config: EpisodeConfig, tmp_path: Path) -> None:
+def test_episodes_that_a_client_leaves_are_graded_as_they_are(config: EpisodeConfig, tmp_path: Path) -> None:
     out, clock = tmp_path / "rollouts.jsonl", Clock()
     with TaskTools([config], out=out, idle_timeout=60, clock=clock) as tools:
         idle = start(tools)
         clock.now = 61
         start(tools)
-        assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["interrupted"]
+        assert [rollout.stop_reason for rollout in read_rollouts(out)] == ["unfinished"]
         with pytest.raises(SessionError, match="was closed because it was idle for 60 seconds"):
             act(tools, "finish", episode_id=idle, answer=[])
-    assert [(rollout.repeat, rollout.stop_reason, rollout.verdict) for rollout in read_rollouts(out)] == [
-        (0, "interrupted", None),
-        (1, "interrupted", None),
+    assert [(rollout.repeat, rollout.stop_reason, rollout.reward) for rollout in read_rollouts(out)] == [
+        (0, "unfinished", 0.0),
+        (1, "unfinished", 0.0),
     ]
+
+
+def test_an_episode_that_ends_in_prose_lowers_the_success_rate(config: EpisodeConfig, tmp_path: Path) -> None:
+    """A client may never call finish: it must not be reported as better than it is."""
+    out = tmp_path / "rollouts.jsonl"
+    with TaskTools([config], out=out) as tools:
+        for variation in range(4):
+            id = start(tools, "05", variation=variation)
+            act(tools, "searchResources", episode_id=id, resourceType="Patient")
+    assert [rollout.success for rollout in read_rollouts(out)] == [False] * 4
+
+
+def test_a_server_that_fails_while_a_left_episode_is_graded_gives_no_reward(
+    config: EpisodeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rollouts.jsonl"
+    with TaskTools([config], out=out) as tools:
+        start(tools)
+        monkeypatch.setattr(Episode, "truncate", fail)
+    (rollout,) = read_rollouts(out)
+    assert (rollout.stop_reason, rollout.reward) == ("infra_error", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "hint"),
+    [
+        ("searchResources", {"types": "Patient"}, "known: episode_id, resourceType, params_json, pageUrl"),
+        ("finish", {"answer": "12"}, 'finish({"episode_id": "ID", "answer": ["12"]})'),
+        ("createResource", {}, 'createResource({"episode_id": "ID", "resourceType": "Patient", "body_json": {'),
+    ],
+)
+def test_hints_name_the_id_of_the_episode(
+    config: EpisodeConfig, name: str, arguments: dict[str, Any], hint: str
+) -> None:
+    with TaskTools([config]) as tools:
+        id = start(tools)
+        assert hint.replace("ID", id) in act(tools, name, episode_id=id, **arguments).text
+        missing = act(tools, name, **arguments).text
+        assert missing == "Error: the argument 'episode_id' is missing: Id that start_task returned."
 
 
 def test_a_record_that_cannot_be_written_is_kept(

@@ -8,10 +8,9 @@ on the number of writes and not on the size of the world.
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
@@ -101,10 +100,13 @@ class Savepoint(NamedTuple):
 class Snapshot(NamedTuple):
     """The resources that a session loaded, if it wrote nothing else. Other sessions on the world can load them too.
 
-    A snapshot has no Python object per resource, so that many snapshots fit into memory.
+    All sessions that load it share its rows and bodies. The garbage collector does not visit them, because they are
+    tuples of texts, bytes and numbers.
 
     Attributes:
-        rows: The pickled rows of the tables `resource` and `version`.
+        resources: The rows of the table `resource`.
+        versions: The rows of the table `version`.
+        bodies: The row ids and bodies of the resources by type.
         next_rid: The rid of the next new resource.
         seq: The number of the last write.
         types: The number of writes by type.
@@ -112,7 +114,9 @@ class Snapshot(NamedTuple):
         index_rows: The pickled index rows computed so far, by type and path id.
     """
 
-    rows: bytes
+    resources: tuple[tuple[Any, ...], ...]
+    versions: tuple[tuple[Any, ...], ...]
+    bodies: Mapping[str, tuple[tuple[int, bytes], ...]]
     next_rid: int
     seq: int
     types: Counter[str]
@@ -121,8 +125,9 @@ class Snapshot(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The memory that the rows take, in bytes."""
-        return len(self.rows) + sum(len(rows) for by_path in self.index_rows.values() for rows in by_path.values())
+        """The memory that the bodies and the index rows take, in bytes."""
+        bodies = sum(len(body) for pairs in self.bodies.values() for _, body in pairs)
+        return bodies + sum(len(rows) for by_path in self.index_rows.values() for rows in by_path.values())
 
 
 class Store:
@@ -305,12 +310,15 @@ class Store:
 
     def snapshot(self, next_id: int) -> Snapshot:
         """Return the writes so far, which must all be loads; `next_id` is the session's own counter."""
-        current = self.db.execute(f"SELECT {COLUMNS}, seq FROM overlay.resource ORDER BY seq").fetchall()
-        replaced = self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version").fetchall()
-        rows = pickle.dumps((current, replaced), pickle.HIGHEST_PROTOCOL)
+        current = tuple(self.db.execute(f"SELECT {COLUMNS}, seq FROM overlay.resource ORDER BY seq"))
+        replaced = tuple(self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version"))
+        bodies: dict[str, list[tuple[int, bytes]]] = {}
+        for rid, resource_type, _, _, _, _, _, body, _ in current:
+            bodies.setdefault(resource_type, []).append((rid, body))
         index_rows: dict[str, dict[int, bytes]] = {name: {} for name in self._types}
-        self._unindexed.remember(index_rows, Counter(resource_type for _, resource_type, *_ in current))
-        return Snapshot(rows, self._next_rid, self._seq, self._types.copy(), next_id, index_rows)
+        self._unindexed.remember(index_rows, {name: len(pairs) for name, pairs in bodies.items()})
+        shared = {name: tuple(pairs) for name, pairs in bodies.items()}
+        return Snapshot(current, replaced, shared, self._next_rid, self._seq, self._types.copy(), next_id, index_rows)
 
     def load_snapshot(self, snapshot: Snapshot) -> None:
         """Repeat the writes of another session on the same world.
@@ -320,14 +328,10 @@ class Store:
         """
         if self._seq:
             raise ValueError("a snapshot needs a session without writes")
-        current, replaced = pickle.loads(snapshot.rows)
-        self._insert("resource", current)
-        self._insert("version", replaced)
+        self._insert("resource", snapshot.resources)
+        self._insert("version", snapshot.versions)
         self._next_rid, self._seq, self._types = snapshot.next_rid, snapshot.seq, snapshot.types.copy()
-        by_type: dict[str, list[tuple[int, Resource | bytes]]] = {}
-        for rid, resource_type, _, _, _, _, _, body, _ in current:
-            by_type.setdefault(resource_type, []).append((rid, body))
-        for resource_type, resources in by_type.items():
+        for resource_type, resources in snapshot.bodies.items():
             indexed = snapshot.index_rows[resource_type]
             self._unindexed.add_batch(resource_type, Batch(resource_type, resources, indexed))
 

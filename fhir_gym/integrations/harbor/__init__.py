@@ -15,6 +15,7 @@ from fhir_gym.integrations.harbor.task_folders import (
     fetch_result,
     folder_name,
     task_files,
+    write_dataset,
     write_task_folders,
     write_verdict_files,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "open_recorder",
     "serve_episode",
     "task_files",
+    "write_dataset",
     "write_task_folders",
     "write_verdict_files",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from fhir_gym.agents import Reply
 from fhir_gym.agents.tool_sources import unknown_tool
 from fhir_gym.episode import Step
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, InfraError, TaskError, in_one_line
+from fhir_gym.errors import FhirGymError, InfraError, TaskError
 from fhir_gym.fhir import FhirError, Limits, Request, Response, World, operation_outcome, serialization
 from fhir_gym.fhir.adapters.http import fhir_endpoint
 from fhir_gym.fhir.messages import JSON
@@ -88,8 +89,9 @@ class ServedEpisode:
             raise EpisodeOverError(f"The episode is over: {self._ending}")
         try:
             step = self._played.step(reply)
-        except Exception as error:
-            raise self._fail(error) from error
+        except InfraError:
+            self._ending = "the FHIR server has failed"
+            raise
         if step.done:
             limit = self._recorder.episode.step_limit
             self._ending = f"its limit of {limit} actions is reached" if step.truncated else "it has finished"
@@ -111,22 +113,14 @@ class ServedEpisode:
         """End the episode if it still runs, and return its record."""
         if self._ending is None:
             self._ending = "it has been graded"
-            try:
-                self._recorder.truncate("unfinished", None)
-            except Exception as error:
-                self._fail(error)
+            with suppress(InfraError):
+                self._played.leave()
         return self._recorder.record()
 
     def close(self) -> None:
         """Close the episode, which no call uses any more."""
         self.thread.shutdown()
         self._recorder.episode.close()
-
-    def _fail(self, error: Exception) -> InfraError:
-        failure = error if isinstance(error, InfraError) else InfraError(in_one_line(error))
-        self._recorder.fail(failure)
-        self._ending = "the FHIR server has failed"
-        return failure
 
 
 def _action(request: Request) -> Action:
@@ -173,7 +167,7 @@ class EpisodeTools:
         """
         if name not in GRAMMAR.tool_names:
             return ToolResult(unknown_tool(name, list(GRAMMAR.tool_names)), error=True)
-        step = await self._episode.run(self._episode.step, reply_of_call(name, arguments))
+        step = await self._episode.run(self._episode.step, reply_of_call(name, arguments, {}))
         return ToolResult(step.observation, error=step.info["invalid"])
 
     def reap(self) -> None:

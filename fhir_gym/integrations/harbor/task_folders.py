@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from fhir_gym import __version__
 from fhir_gym.actions import GRAMMAR, Action, to_request
 from fhir_gym.errors import FhirGymError, InfraError, TaskError
 from fhir_gym.fhir import Request
 from fhir_gym.files import write_files
 from fhir_gym.integrations.harbor.server import FINISH_PATH, HEALTH_PATH
+from fhir_gym.layouts import layout_files
 from fhir_gym.mcp_servers.server import HTTP_PATH
 from fhir_gym.rollouts import Rollout, RunPlan, run_plan
 from fhir_gym.types import Json
@@ -89,18 +93,31 @@ BASE_URL = f"{ORIGIN}/fhir"
 """Base URL of the FHIR server as the agent reaches it."""
 IMAGE = "fhir-gym-harbor"
 """Default image of the server: docker/Dockerfile with the extra ``mcp`` and the worlds of all packs."""
-_MCP_SERVER = f"""\
-[[environment.mcp_servers]]
+_WITH_MCP = {
+    "mcp_server": f'''[[environment.mcp_servers]]
 name = "{SERVICE}"
 transport = "streamable-http"
 url = "{ORIGIN}{HTTP_PATH}"
 
-"""
+''',
+    "tools": f", or call the tools of the MCP server `{SERVICE}` ({ORIGIN}{HTTP_PATH})",
+    "actions": "requests and tool calls",
+    "finish_tool": "The MCP tool `finish` does the same. ",
+}
+_WITHOUT_MCP = {"mcp_server": "", "tools": "", "actions": "requests", "finish_tool": ""}
+ORGANIZATION = "fhir-gym"
+"""Default organization in the names of tasks and datasets."""
 _HEALTH = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{PORT}{HEALTH_PATH}', timeout=2)"
 
 
 def write_task_folders(
-    plan: RunPlan, out: Path, *, image: str = IMAGE, mcp: bool = True, overwrite: bool = False
+    plan: RunPlan,
+    out: Path,
+    *,
+    image: str = IMAGE,
+    mcp: bool = True,
+    organization: str = ORGANIZATION,
+    overwrite: bool = False,
 ) -> Iterator[Path]:
     """Write one task folder per episode of a plan, and yield each folder's path.
 
@@ -109,6 +126,7 @@ def write_task_folders(
         out: Folder for the task folders.
         image: Image of the server; it must contain this version of the package.
         mcp: Whether Harbor configures the agent with the MCP server. Harbor then refuses agents that cannot use MCP.
+        organization: First part of the names of the tasks.
         overwrite: Whether to replace folders that exist.
 
     Raises:
@@ -120,9 +138,8 @@ def write_task_folders(
         path = out / folder_name(rollout)
         if path.exists() and not overwrite:
             raise FhirGymError(f"{path} exists; use --overwrite to replace it")
-        write_files(
-            {path / name: content for name, content in task_files(rollout, image, mcp=mcp).items()}, FhirGymError
-        )
+        files = task_files(rollout, image, mcp=mcp, organization=organization)
+        write_files({path / name: content for name, content in files.items()}, FhirGymError)
         yield path
 
 
@@ -132,13 +149,16 @@ def folder_name(rollout: Rollout) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text).lower()
 
 
-def task_files(rollout: Rollout, image: str = IMAGE, *, mcp: bool = True) -> dict[str, str]:
+def task_files(
+    rollout: Rollout, image: str = IMAGE, *, mcp: bool = True, organization: str = ORGANIZATION
+) -> dict[str, str]:
     """Return the content of the files of a task folder.
 
     Args:
         rollout: The record of the episode as the reference solution plays it at `BASE_URL`.
         image: Image of the server.
         mcp: Whether Harbor configures the agent with the MCP server.
+        organization: First part of the task's name.
 
     Raises:
         TaskError: The reference solution does not solve the task.
@@ -146,21 +166,7 @@ def task_files(rollout: Rollout, image: str = IMAGE, *, mcp: bool = True) -> dic
     if not rollout.success:
         task = rollout.task
         raise TaskError(f"the reference solution of task {task.key}, variation {task.variation} fails")
-    return {
-        "task.toml": _task_toml(rollout, mcp=mcp),
-        "instruction.md": _instruction(rollout, mcp=mcp),
-        "environment/Dockerfile": DOCKERFILE,
-        "environment/docker-compose.yaml": _compose(rollout, image),
-        "tests/Dockerfile": TEST_DOCKERFILE,
-        "tests/test.sh": TEST_SH,
-        "solution/solve.sh": SOLVE_SH,
-        "solution/solve.py": SOLVE_PY,
-        "solution/requests.json": json.dumps(_solution(rollout), ensure_ascii=False, indent=2) + "\n",
-    }
-
-
-def _task_toml(rollout: Rollout, *, mcp: bool) -> str:
-    task = rollout.task
+    task, folder = rollout.task, folder_name(rollout)
     metadata: dict[str, Json] = {
         "env_id": rollout.env_id,
         "task": task.key,
@@ -174,53 +180,56 @@ def _task_toml(rollout: Rollout, *, mcp: bool) -> str:
         "max_steps": rollout.max_steps,
         "fhir_gym": rollout.package_version,
     }
-    described = "\n".join(f"{name} = {_json(value)}" for name, value in metadata.items())
-    return f"""\
-schema_version = "1.4"
-artifacts = [{{ source = {_json(str(VERDICT_FOLDER))}, service = {_json(SERVICE)} }}]
-
-[task]
-name = {_json(f"fhir-gym/{folder_name(rollout)}")}
-description = {_json(task.title)}
-keywords = ["fhir", "health"]
-
-[metadata]
-{described}
-
-[agent]
-timeout_sec = 900.0
-
-{_MCP_SERVER if mcp else ""}[verifier]
-environment_mode = "separate"
-timeout_sec = 60.0
-
-# The server grades the episode in its own container, after Harbor has stopped the agent's container.
-[[verifier.collect]]
-service = {_json(SERVICE)}
-command = "fhir-gym harbor verdict"
-"""
+    values = {
+        "name": f"{organization}/{folder}",
+        "title": _json(task.title),
+        "metadata": "\n".join(f"{name} = {_json(value)}" for name, value in metadata.items()),
+        "service": SERVICE,
+        "image": _json(image),
+        "command": _json(_serve_command(rollout)),
+        "health": _json(["CMD", "python", "-c", _HEALTH]),
+        "verdict_folder": str(VERDICT_FOLDER),
+        "reward_file": REWARD,
+        "verdict_file": VERDICT,
+        "prompt": rollout.prompt,
+        "base_url": BASE_URL,
+        "finish_url": f"{ORIGIN}{FINISH_PATH}",
+        "max_steps": str(rollout.max_steps),
+        "requests": json.dumps(_solution(rollout), ensure_ascii=False, indent=2),
+    }
+    return layout_files("harbor_task", values | (_WITH_MCP if mcp else _WITHOUT_MCP))
 
 
-def _instruction(rollout: Rollout, *, mcp: bool) -> str:
-    tools = f", or call the tools of the MCP server `{SERVICE}` ({ORIGIN}{HTTP_PATH})" if mcp else ""
-    finish = "The MCP tool `finish` does the same. " if mcp else ""
-    return f"""\
-{rollout.prompt}
+def write_dataset(out: Path, organization: str = ORGANIZATION) -> None:
+    """Write ``dataset.toml``, which names all task folders in a folder, and a README.
 
-The records are on a FHIR R4 server with the base URL {BASE_URL}.
-Send it HTTP requests, for example with curl{tools}.
-You have at most {rollout.max_steps} {"requests and tool calls" if mcp else "requests"}.
+    Raises:
+        FhirGymError: A file cannot be written or read.
+    """
+    tasks = []
+    for config in sorted(out.glob("*/task.toml")):
+        name = tomllib.loads(config.read_text("utf-8"))["task"]["name"]
+        tasks.append(f'\n[[tasks]]\nname = "{name}"\ndigest = "sha256:{_digest(config.parent)}"')
+    values = {
+        "name": f"{organization}/{out.resolve().name}",
+        "version": __version__,
+        "description": f"{len(tasks)} tasks with health records on a FHIR R4 server.",
+        "tasks": "\n".join(tasks),
+    }
+    files = layout_files("harbor_dataset", values)
+    write_files({out / name: content for name, content in files.items()}, FhirGymError)
 
-Where the task says FINISH([...]), post that list as JSON, which ends the task:
 
-    curl -s {ORIGIN}{FINISH_PATH} -H 'Content-Type: application/json' -d '["<value>"]'
+def _digest(folder: Path) -> str:
+    """Return the digest of a task folder as Harbor computes it."""
+    digest = sha256()
+    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{name}\0{sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
-{finish}Only the first answer counts, and nothing can be changed after it.
-"""
 
-
-def _compose(rollout: Rollout, image: str) -> str:
-    """Return the compose file. Harbor itself completes the service ``main``, which is the agent's container."""
+def _serve_command(rollout: Rollout) -> list[Json]:
     task = rollout.task
     options: dict[str, Json] = {
         "task": task.key,
@@ -236,26 +245,7 @@ def _compose(rollout: Rollout, image: str) -> str:
         "host": "0.0.0.0",
         "port": PORT,
     }
-    command = ["harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
-    return f"""\
-services:
-  main:
-    init: true # so that the container stops at once
-    depends_on:
-      {SERVICE}:
-        condition: service_healthy
-  {SERVICE}:
-    image: {_json(image)}
-    entrypoint: ["fhir-gym"]
-    command: {_json(command)}
-    restart: "no" # a restarted server would begin the episode anew
-    networks: [default]
-    healthcheck:
-      test: {_json(["CMD", "python", "-c", _HEALTH])}
-      interval: 1s
-      timeout: 5s
-      retries: 180
-"""
+    return ["harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
 
 
 def _solution(rollout: Rollout) -> list[dict[str, Json]]:
@@ -283,52 +273,3 @@ def _step(method: str, url: str, headers: dict[str, str], body: str | None) -> d
 def _json(value: Json) -> str:
     """Return a value as JSON, which is also TOML (for text and numbers) and YAML."""
     return json.dumps(value, ensure_ascii=False)
-
-
-DOCKERFILE = """\
-# The agent's container. The records, the task and its grading are in another container.
-FROM python:3.12-slim
-RUN apt-get update \\
-    && apt-get install -y --no-install-recommends ca-certificates curl \\
-    && rm -rf /var/lib/apt/lists/*
-WORKDIR /work
-"""
-TEST_DOCKERFILE = """\
-FROM python:3.12-slim
-COPY test.sh /tests/test.sh
-"""
-TEST_SH = f"""\
-#!/bin/bash
-# Hand over the verdict, which Harbor has fetched from the container of the server after the agent's container stopped.
-set -e
-if [ ! -f {VERDICT_FOLDER}/{REWARD} ]; then
-    echo "The episode has no verdict, so it gets no reward: the server failed." >&2
-    cat {VERDICT_FOLDER}/{VERDICT} >&2 || true
-    exit 1
-fi
-cat {VERDICT_FOLDER}/{VERDICT}
-cp {VERDICT_FOLDER}/{VERDICT} {VERDICT_FOLDER}/{REWARD} /logs/verifier/
-"""
-SOLVE_SH = """\
-#!/bin/bash
-set -e
-exec python3 "$(dirname "$0")/solve.py"
-"""
-SOLVE_PY = """\
-\"\"\"Send the requests of the reference solution, then the answer.\"\"\"
-
-import json
-import urllib.error
-import urllib.request
-from pathlib import Path
-
-for step in json.loads(Path(__file__).with_name("requests.json").read_text("utf-8")):
-    body = step["body"].encode() if step["body"] is not None else None
-    request = urllib.request.Request(step["url"], body, step["headers"], method=step["method"])
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            status = response.status
-    except urllib.error.HTTPError as error:
-        status = error.code
-    print(step["method"], step["url"], status)
-"""

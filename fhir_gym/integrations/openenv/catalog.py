@@ -152,7 +152,7 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
         """Return env id and key of the split's tasks."""
         tasks = []
         for env_id in self.configs:
-            if split == "heldout_tasks" and not get_pack(env_id).held_out:
+            if split == "heldout_tasks" and not {*get_pack(env_id).held_out} & {*self.configs[env_id].task_set()}:
                 continue
             config = self.config(env_id, split)
             keys, numbers = config.choose_tasks(None), config.variations

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from typing_extensions import override
 
 from fhir_gym import __version__
-from fhir_gym.arguments import require_whole
+from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError, in_one_line
@@ -172,6 +172,8 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
     def _choose(
         self, split: str | None, index: int | None, env_id: str | None, task: str | None, variation: int | None
     ) -> TaskSpec:
+        if env_id is not None:
+            require_name("environment", env_id, self._catalog.configs)
         if task is None:
             if variation is not None:
                 raise FhirGymError("a variation belongs to a task: name the task too")
