@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fhir_gym.fhir.context import RequestContext
-from fhir_gym.fhir.costs import STEPS_OF_A_WRITE, check_size, steps_of_storing
-from fhir_gym.fhir.interaction_log import Effect, Interaction, Kind
 from fhir_gym.fhir.interactions.patch import Patch
 from fhir_gym.fhir.interactions.references import check_references, check_unreferenced, resolve_reference
 from fhir_gym.fhir.interactions.storage_outcome import Success, SuccessOutcome
+from fhir_gym.fhir.limits import STEPS_OF_A_WRITE, check_size, steps_of_storing
+from fhir_gym.fhir.messages import Effect, Interaction, Kind
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization import dumps
 from fhir_gym.fhir.store import ResourceRow, stored

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.serialization.errors import ParseError, refusal
 from fhir_gym.fhir.serialization.json_text import MAX_DEPTH, dumps, loads, pretty, read_object
-from fhir_gym.fhir.serialization.numbers import Number
+from fhir_gym.fhir.serialization.primitives import Number, ParseError, refusal
 from fhir_gym.fhir.serialization.resource import ResourceParser
 from fhir_gym.types import Json, Resource
 

@@ -14,9 +14,7 @@ from typing import Any, NoReturn
 import orjson
 
 from fhir_gym.fhir.serialization import lenient_json
-from fhir_gym.fhir.serialization.errors import ParseError
-from fhir_gym.fhir.serialization.numbers import Number, integer
-from fhir_gym.fhir.serialization.primitives import WHITESPACE
+from fhir_gym.fhir.serialization.primitives import WHITESPACE, Number, ParseError, integer
 from fhir_gym.types import Json, Resource
 
 MAX_DEPTH = 200

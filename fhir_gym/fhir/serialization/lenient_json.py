@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, NoReturn
 
-from fhir_gym.fhir.serialization.numbers import Number, integer
+from fhir_gym.fhir.serialization.primitives import Number, integer
 from fhir_gym.types import Resource
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -13,10 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from fhir_gym.fhir import definitions
-from fhir_gym.fhir.serialization.errors import ParseError, invalid_value
 from fhir_gym.fhir.serialization.json_text import dumps
 from fhir_gym.fhir.serialization.lenient_json import too_deep
-from fhir_gym.fhir.serialization.primitives import Scalar, check_for, is_blank, text_of
+from fhir_gym.fhir.serialization.primitives import ParseError, Scalar, check_for, invalid_value, is_blank, text_of
 from fhir_gym.types import Resource
 
 _SCALARS = (str, int, float)
