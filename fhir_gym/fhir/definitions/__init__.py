@@ -27,6 +27,7 @@ __all__ = [
     "Constraint",
     "Element",
     "ExtensionDefinition",
+    "NestedExtension",
     "SearchParameter",
     "binding",
     "bound_value_set",

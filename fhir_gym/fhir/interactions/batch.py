@@ -17,10 +17,9 @@ from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, children
 from fhir_gym.fhir.interactions import conditional, persistence
 from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, no_verb, read_entries, read_patch_resource
-from fhir_gym.fhir.interactions.persistence import WriteContext, WriteResult
+from fhir_gym.fhir.interactions.persistence import Success, WriteContext, WriteResult
 from fhir_gym.fhir.interactions.read import existing
 from fhir_gym.fhir.interactions.references import check_unreferenced, resolve_reference
-from fhir_gym.fhir.interactions.storage_outcome import Success
 from fhir_gym.fhir.interactions.write import parse_body, preference
 from fhir_gym.fhir.limits import BYTES_A_STEP, refusing
 from fhir_gym.fhir.messages import Interaction, Request, Response

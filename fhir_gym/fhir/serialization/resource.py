@@ -13,8 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from fhir_gym.fhir import definitions
-from fhir_gym.fhir.serialization.json_text import dumps
-from fhir_gym.fhir.serialization.lenient_json import too_deep
+from fhir_gym.fhir.serialization.json_text import dumps, too_deep
 from fhir_gym.fhir.serialization.primitives import ParseError, Scalar, check_for, invalid_value, is_blank, text_of
 from fhir_gym.types import Resource
 

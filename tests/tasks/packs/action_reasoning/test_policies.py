@@ -15,10 +15,10 @@ from fhir_gym.soundness.lazy_agents.wrong_acts import AlwaysOrders, Constant, Ne
 from fhir_gym.soundness.lazy_agents.wrong_values import FirstPage, Invents, LatestForMean, LatestOfAll, MeanOfRecord
 from fhir_gym.tasks.core.dates import parse_instant
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.cases import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams
-from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
 NEEDS_A_RARE_RECORD = {
     *("Uncorrected", "CountsReplaced", "Void", "EndsExcluded", "EndsExcludedByHand"),
