@@ -35,7 +35,6 @@ from fhir_gym.soundness.probe.models import (
     rule_hits,
     scores,
     single_features,
-    with_random_targets,
 )
 from fhir_gym.soundness.probe.run import max_lucky_hits
 from fhir_gym.soundness.probe.scenes import Scene, reference_of, scenes_of
@@ -124,6 +123,12 @@ LEAKS: dict[str, Choose] = {
     "medoid": lambda people, records: max(people, key=lambda person: (likeness(person, people), person["id"])),
     "most visits": lambda people, records: max(people, key=lambda person: (visits(person, records), person["id"])),
 }
+
+
+def with_random_targets(table: Table) -> Table:
+    """Replace each scene's target with a random qualifying candidate."""
+    rng = np.random.default_rng(0)
+    return table.part([replace(group, target=int(rng.choice(group.qualifying))) for group in table.groups])
 
 
 @pytest.mark.slow

@@ -35,7 +35,6 @@ __all__ = [
     "code_system",
     "codes",
     "constraints",
-    "definition_ids",
     "enum_name",
     "extension",
     "is_complete",
@@ -290,11 +289,6 @@ def search_parameters(resource_type: str) -> Mapping[str, SearchParameter]:
         return _all()[resource_type]
     except KeyError:
         raise UnknownNameError("resource type", resource_type, RESOURCE_TYPES) from None
-
-
-def definition_ids() -> frozenset[str]:
-    """Return the ids of the SearchParameter definitions in the tables."""
-    return frozenset(row[1] for rows in _table("search").values() for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Shared parts of the pack's tasks: patients with record numbers or names, and answers of numbers, texts and booleans."""
+"""Shared parts of the tasks: patients with record numbers or names; answers of numbers, texts and booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of the tasks about laboratory results; one random process draws the results of all patients in a scene."""
+"""Base classes of the tasks about laboratory results; one process draws the results of all patients."""
 
 from __future__ import annotations
 
