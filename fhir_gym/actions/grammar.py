@@ -7,8 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fhir_gym.actions import tools
-from fhir_gym.actions.model import CONTROL, EXAMPLES, KINDS, Action, Finish, Invalid, Kind, url_problem
-from fhir_gym.actions.tools import json_problem, parse_json
+from fhir_gym.actions.model import (
+    CONTROL,
+    EXAMPLES,
+    KINDS,
+    Action,
+    Finish,
+    Invalid,
+    Kind,
+    json_problem,
+    parse_json,
+    url_problem,
+)
 
 MAX_ACTION_LENGTH = 262_144
 """Maximum length of an action in characters."""

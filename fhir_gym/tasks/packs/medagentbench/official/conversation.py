@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fhir_gym.actions import Action, Get, Invalid, Post, to_request
-from fhir_gym.actions.tools import parse_json
+from fhir_gym.actions.model import parse_json
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks import ParsedTurn
 from fhir_gym.types import Json
