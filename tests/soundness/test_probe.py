@@ -139,7 +139,12 @@ def test_random_targets_are_not_found() -> None:
     assert sum(rule_hits(train, test)) <= bound(test)
 
 
-@pytest.mark.parametrize("leak", LEAKS)
+QUICK_LEAKS = ("lowest id", "most visits")
+
+
+@pytest.mark.parametrize(
+    "leak", [pytest.param(leak, marks=() if leak in QUICK_LEAKS else pytest.mark.slow) for leak in LEAKS]
+)
 def test_planted_targets_are_found(leak: str) -> None:
     train, test = halves(LEAKS[leak])
     found = sum(hits(test, scores(train, test)))
