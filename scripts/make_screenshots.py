@@ -37,10 +37,10 @@ def take(window: Browser, url: str) -> None:
     """Open the pages and write the screenshots."""
     window.emulate(WIDTH, height=HEIGHT)
     window.open(url)
-    window.wait_until("document.querySelectorAll('tbody tr').length > 10")
+    window.wait_until("document.querySelectorAll('.episodes tbody tr').length > 10")
     save(window, "episodes")
     window.open(f"{url}/?task=14a&result=success")
-    window.click("tbody a")
+    window.click(".episodes tbody a")
     window.wait_until("document.querySelector('.differences')")
     window.run("document.querySelector('.differences').scrollIntoView({block: 'center'})")
     save(window, "episode")

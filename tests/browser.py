@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 _ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -22,9 +21,7 @@ _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key of an element's id in the answers of WebDriver."""
 _SECONDS = 15
 """How long `Browser.wait_until` waits."""
-AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))
-needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: set AXE_CORE to the path of its axe.min.js")
-"""Skips a test of accessibility without axe-core; `npm pack axe-core` downloads it."""
+AXE = files("axe_playwright_python") / "axe.min.js"
 _AUDIT = """
 const done = arguments[arguments.length - 1];
 axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]})

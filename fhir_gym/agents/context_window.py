@@ -22,6 +22,7 @@ MIN_OBSERVATION = 200
 """Minimum number of tokens of a shortened observation; a shorter observation would be useless."""
 _DEFAULT_REPLY = 1_024
 _ENTRY = '{"fullUrl"'
+_COMPACT_ENTRY = '\n{"resourceType"'
 LESS_FHIR = "request less: search with _id=... and _elements=... for the elements you need, or _summary=true"
 
 
@@ -151,11 +152,12 @@ def shorten(text: str, max_length: int, advice: str = LESS_FHIR) -> str:
     """
     if len(text) <= max_length:
         return text
-    entries = text.count(_ENTRY)
+    start = _COMPACT_ENTRY if text.count(_COMPACT_ENTRY) > 1 else _ENTRY
+    entries = text.count(start)
     kept = text[: max(0, max_length - 400)]  # 400 characters are for the note
-    shown = kept.count(_ENTRY)
+    shown = kept.count(start)
     if shown > 1:
-        kept = kept[: kept.rfind(_ENTRY)].rstrip().rstrip(",")
+        kept = kept[: kept.rfind(start)].rstrip().rstrip(",")
         shown -= 1
     omitted = f"{len(text) - len(kept):,} of {len(text):,} characters are omitted"
     if entries:

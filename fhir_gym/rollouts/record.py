@@ -175,12 +175,14 @@ class Timings(_Record):
         agent: Seconds spent by the agent.
         server: Seconds spent by the server, including grading.
         retries: Number of repeated requests to a provider.
+        turns: Seconds of the agent and of the server in each turn; empty in older records.
     """
 
     prepare: float
     agent: float
     server: float
     retries: int = 0
+    turns: tuple[tuple[float, float], ...] = ()
 
 
 class Rollout(_Record):

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.metadata import version
+from itertools import pairwise
 
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import EpisodeContext, GoldAgent, ModelReply, Opening, Reply, Usage
@@ -107,6 +108,8 @@ class EpisodeRecorder:
         self._stop_reason: StopReason = "interrupted"
         self._error: str | None = None
         self.prepare_time, self.agent_time, self.server_time = Stopwatch(), Stopwatch(), Stopwatch()
+        self._times = [(0.0, 0.0)]
+        """Seconds of the agent and of the server at the start and after each turn."""
 
     @property
     def episode(self) -> Episode:
@@ -142,6 +145,7 @@ class EpisodeRecorder:
         with self.server_time:
             step = self.episode.step(reply.action)
         self.turns.append(_turn(reply, step))
+        self._times.append((self.agent_time.seconds, self.server_time.seconds))
         self._final_lookups = ()
         if step.done:
             self._end(step, "step_limit" if step.truncated else "finished")
@@ -200,6 +204,10 @@ class EpisodeRecorder:
                 agent=self.agent_time.seconds,
                 server=self.server_time.seconds,
                 retries=self._retries,
+                turns=tuple(
+                    (round(agent - agent_before, 6), round(server - server_before, 6))
+                    for (agent_before, server_before), (agent, server) in pairwise(self._times)
+                ),
             ),
             final_lookups=self._final_lookups,
         )

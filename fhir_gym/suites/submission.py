@@ -182,5 +182,5 @@ def _same(action: Action, written: Action) -> bool:
     return (
         action.kind == written.kind
         and written.url.endswith(action.url.lstrip("/"))
-        and (action.body, action.answer) == (written.body, written.answer)
+        and (action.body, action.answer, action.headers) == (written.body, written.answer, written.headers)
     )

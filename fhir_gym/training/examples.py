@@ -28,7 +28,12 @@ class Example:
 
 
 def make_example(
-    rollout: Rollout, model: Transformer, *, system: str | None = None, observation_chars: int | None = None
+    rollout: Rollout,
+    model: Transformer,
+    *,
+    system: str | None = None,
+    action_format: bool = True,
+    observation_chars: int | None = None,
 ) -> Example:
     """Return the example of a rollout by any agent that acts by text.
 
@@ -38,6 +43,7 @@ def make_example(
         rollout: The rollout.
         model: The model, for its tokenizer and chat template.
         system: System prompt that replaces the rollout's; an empty text for no system prompt.
+        action_format: Whether the prompt explains how to write actions.
         observation_chars: Maximum number of characters of an observation; None for no limit. Observations that the
             rollout's agent read shortened stay as they are.
 
@@ -64,6 +70,9 @@ def make_example(
     if system is not None:
         said = [message for message in messages if message["role"] != "system"]
         messages = ([{"role": "system", "content": system}] if system else []) + said
+    if not action_format:
+        explained = f"\n\n{rollout.action_format}"
+        messages = [{**message, "content": str(message["content"]).removesuffix(explained)} for message in messages]
     ids: list[int] = []
     learnt: list[int] = []
     for text, is_answer in _segments(messages, model):

@@ -17,6 +17,7 @@ from fhir_gym.training.config import TaskName
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig
+from fhir_gym.types import Phrasing
 
 Progress = Callable[[int, int, str], None]
 """Show the progress of a recipe: steps done, all steps, a short text."""
@@ -38,6 +39,7 @@ def make_agent(config: ModelConfig, model: Transformer, temperature: float = 0.0
     return LocalAgent(
         model,
         system=config.system,
+        action_format=config.action_format,
         temperature=temperature,
         max_new_tokens=config.max_new_tokens,
         batch_size=config.concurrency,
@@ -53,6 +55,7 @@ def roll_out(
     path: Path,
     *,
     seed: int,
+    phrasing: Phrasing | None = None,
     on_rollout: Callable[[int], None] = lambda done: None,
 ) -> list[Rollout]:
     """Perform episodes and return their rollouts in the order of the episodes.
@@ -66,6 +69,7 @@ def roll_out(
         episodes: The episodes with their tasks.
         path: The rollout file.
         seed: Seed of the run.
+        phrasing: The wording of the prompts; None for that of the config.
         on_rollout: Called after each episode with the number of episodes done.
     """
     by_pack: dict[str, list[EpisodeSpec]] = {}
@@ -74,9 +78,8 @@ def roll_out(
     rollouts: list[Rollout] = []
     for env_id, specs in by_pack.items():
         with worlds.load(get_pack(env_id).world) as world:
-            episodes_plan = plan(
-                env_id, tasks=specs[0].task, variations=0, world=world, reward=config.reward, max_steps=config.max_steps
-            )
+            settings = config.settings(phrasing) | {"world": world}
+            episodes_plan = plan(env_id, tasks=specs[0].task, variations=0, **settings)
             chosen = RunPlan(episodes_plan.config, tuple(specs), seed)
             running = run_plan(chosen, agent, concurrency=config.concurrency, resume=path)
             for number, _ in enumerate(_written(running, path), start=1):
@@ -102,8 +105,12 @@ def _in_order(path: Path, env_id: str, specs: Sequence[EpisodeSpec]) -> list[Rol
 
 
 def evaluation_names(config: ModelConfig, step: int, last: int) -> list[str]:
-    """Return the names of the evaluations after a step; held-out tasks are evaluated at the start and at the end."""
-    return ["test", "held_out"] if step in (0, last) and config.held_out_tasks() else ["test"]
+    """Return the names of the evaluations after a step; what is held out is evaluated at the start and at the end."""
+    names = ["test"]
+    if step in (0, last):
+        names += ["held_out"] if config.held_out_tasks() else []
+        names += ["phrasing"] if config.held_out_phrasing is not None else []
+    return names
 
 
 def require_graded(rollouts: Sequence[Rollout]) -> None:
@@ -134,7 +141,8 @@ def evaluate(
         folder: The run folder.
         model: The model.
         step: Number of training steps done.
-        name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks.
+        name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks, ``"phrasing"`` for the training
+            tasks in the held-out wording.
         protocol: ``text`` or ``tools``.
         progress: Called with a short text after each episode.
 
@@ -145,13 +153,14 @@ def evaluate(
     episodes = [(task, EpisodeSpec(task.task, k, 0)) for task in tasks for k in config.test_variations]
     # The fingerprint tells apart the same step of two trainings: before a kill and after it.
     path = folder.path / "rollouts" / f"{name}-{step:06d}-{model.fingerprint()}.jsonl"
-    shown = "test variations" if name == "test" else "held-out tasks"
+    shown = {"test": "test variations", "held_out": "held-out tasks", "phrasing": "held-out wording"}[name]
     rollouts = roll_out(
         config,
         make_agent(config, model, protocol=protocol),
         episodes,
         path,
         seed=0,
+        phrasing=config.held_out_phrasing if name == "phrasing" else None,
         on_rollout=lambda done: progress(f"{shown}: {done} of {len(episodes)}"),
     )
     require_graded(rollouts)

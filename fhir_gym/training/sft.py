@@ -88,7 +88,8 @@ def training_rollouts(config: SftConfig) -> Iterator[Rollout]:
         for env_id in config.env_ids:
             tasks = [name.task for name in names if name.env_id == env_id]
             if tasks:
-                yield from fhir_gym.run(env_id, "gold", tasks=tasks, variations=config.train_variations, split="train")
+                settings = config.settings() | {"split": "train"}
+                yield from fhir_gym.run(env_id, "gold", tasks=tasks, variations=config.train_variations, **settings)
         return
     for path in config.rollouts:
         for rollout in require_trainable(read_rollouts(path)):
@@ -106,7 +107,11 @@ def make_examples(config: ModelConfig, tuner: Tuner, rollouts: Iterable[Rollout]
     for rollout in rollouts:
         if selection.refusal(rollout) is None:
             example = make_example(
-                rollout, tuner.transformer, system=config.system, observation_chars=config.observation_chars
+                rollout,
+                tuner.transformer,
+                system=config.system,
+                action_format=config.action_format,
+                observation_chars=config.observation_chars,
             )
             if len(example.ids) <= config.max_tokens:
                 examples[example] = None

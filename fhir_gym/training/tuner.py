@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from fhir_gym.agents.transformer import Transformer, errors_in_one_line, quiet
+from fhir_gym.agents.transformer import Transformer, errors_in_one_line, find_weights, quiet
+from fhir_gym.episode_config import EpisodeSettings
 from fhir_gym.errors import MissingExtraError
+from fhir_gym.observations import Observations
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
+from fhir_gym.types import Phrasing
+
+if TYPE_CHECKING:
+    from fhir_gym.training.token_tree import TokenTree
 
 _INSTALL = "pip install 'fhir-gym[local,train]'"
 
@@ -25,11 +32,16 @@ class ModelConfig(TrainingConfig):
     """Settings of recipes that fine-tune a language model.
 
     Attributes:
-        model: Folder or name of the model to start from.
+        model: Folder or name of the model to start from, or ``package:NAME``; see `LocalAgent`.
         gguf_file: Name of the GGUF file with its weights, if any.
         device: ``cpu``, ``cuda`` …; None for the GPU if there is one, otherwise the CPU.
         dtype: Data type of the computation.
         system: System prompt that replaces the default; an empty text for no system prompt.
+        action_format: Whether the prompt explains how to write actions.
+        phrasing: Index of the prompt wording, or ``brief``; None for the wording that each variation draws.
+        held_out_phrasing: A wording that training never uses, in which the test variations are evaluated separately at
+            the start and at the end; None for no such evaluation. It needs `phrasing`, except in GRPO.
+        observations: ``"http"`` or ``"compact"``; see `fhir_gym.observations`.
         lora_rank: Rank of the LoRA adapters; 0 to train all weights.
         learning_rate: Learning rate after the warm-up.
         warmup: Number of steps over which the learning rate rises; it then falls to zero along a cosine.
@@ -41,11 +53,18 @@ class ModelConfig(TrainingConfig):
         concurrency: Number of episodes that run concurrently.
     """
 
+    draws_phrasings: ClassVar[bool] = False
+    """Whether the recipe itself draws only other wordings than the held-out one."""
+
     model: str
     gguf_file: str | None = None
     device: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     system: str | None = None
+    action_format: bool = True
+    phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
+    observations: Observations = "http"
     lora_rank: int = Field(default=0, ge=0)
     learning_rate: float = Field(default=1e-4, gt=0)
     warmup: int = Field(default=5, ge=0)
@@ -54,6 +73,24 @@ class ModelConfig(TrainingConfig):
     max_new_tokens: int = Field(default=256, ge=1)
     observation_chars: int | None = Field(default=None, ge=1)
     concurrency: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _check_phrasings(self) -> Self:
+        """Refuse a held-out wording that training could use."""
+        if self.held_out_phrasing is not None and (
+            self.phrasing == self.held_out_phrasing or (self.phrasing is None and not self.draws_phrasings)
+        ):
+            raise ValueError("held_out_phrasing needs phrasing, the other wording that training uses")
+        return self
+
+    def settings(self, phrasing: Phrasing | None = None) -> EpisodeSettings:
+        """Return the settings of the episodes, in the wording of the config or in another one."""
+        return {
+            "reward": self.reward,
+            "max_steps": self.max_steps,
+            "phrasing": self.phrasing if phrasing is None else phrasing,
+            "observations": self.observations,
+        }
 
 
 class Tuner:
@@ -85,22 +122,46 @@ class Tuner:
 
     def step(self, batch: Sequence[Example]) -> float:
         """Train on a batch and return its mean loss per learnt token."""
+        total = sum(len(example.learnt) for example in batch)
+        # one example at a time, so that nothing is computed for padding
+        return self._update(self._loss(example) / total for example in batch)[0]
+
+    def policy_step(self, trees: Sequence[TokenTree], temperature: float) -> dict[str, float]:
+        """Do one step of policy gradient on the episodes of several groups.
+
+        The loss is the mean over the written tokens of minus the log-probability times the advantage. Its episodes
+        were sampled from the current weights, so no importance weights are needed.
+
+        Args:
+            trees: The groups.
+            temperature: The temperature at which they were sampled.
+
+        Returns:
+            ``loss``, ``grad_norm`` and ``learning_rate``; for adapters also ``kl``, the mean over the learnt tokens of
+            an estimate of the divergence from the start model (Schulman's k3), of the first group.
+        """
+        total = sum(tree.written for tree in trees)
+        rate = self._learning_rate()
+        divergence = self._divergence(trees[0], temperature) if self._config.lora_rank else {}
+        loss, norm = self._update(self._tree_loss(tree, temperature) / total for tree in trees)
+        return {"loss": loss, "grad_norm": norm, "learning_rate": rate} | divergence
+
+    def _update(self, losses: Iterable[Any]) -> tuple[float, float]:
+        """Do one step of the optimizer; return the sum of the losses and the norm of the gradient."""
         torch = self._torch
         torch.manual_seed(self._config.seed + self.done)  # dropout, if the model has any, is the same after a resume
-        total = sum(len(example.learnt) for example in batch)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
         self._network.train()
-        loss = 0.0
-        for example in batch:  # one at a time, so that nothing is computed for padding
-            part = self._loss(example) / total
-            part.backward()
-            loss += float(part.detach())
-        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        total = 0.0
+        for loss in losses:
+            loss.backward()
+            total += float(loss.detach())
+        norm = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done += 1
-        return loss
+        return total, norm
 
     def save(self, folder: Path) -> None:
         """Save trained weights, optimizer and step count to a folder."""
@@ -121,6 +182,7 @@ class Tuner:
         Args:
             name: Name of the model in records.
         """
+        gc.collect()  # a merged model has reference cycles, so an earlier one may still fill the memory
         network = copy.deepcopy(self._network)
         if self._config.lora_rank:
             network = network.merge_and_unload()
@@ -148,10 +210,42 @@ class Tuner:
         torch, device = self._torch, self.transformer.device
         ids = torch.tensor([example.ids], device=device)
         learnt = torch.tensor(example.learnt, device=device)
+        logits = self._logits(input_ids=ids, logits_to_keep=learnt - 1)
+        return torch.nn.functional.cross_entropy(logits, ids[0, learnt], reduction="sum")
+
+    def _tree_loss(self, tree: TokenTree, temperature: float) -> Any:
+        """Return minus the sum of the weighted log-probabilities of a group's tokens."""
+        weights = self._torch.tensor([tree.weights[node] for node in tree.learnt()], device=self.transformer.device)
+        return -(self._log_probabilities(tree, temperature) * weights).sum()
+
+    def _divergence(self, tree: TokenTree, temperature: float) -> dict[str, float]:
+        """Return the estimate of the divergence from the model without adapters."""
+        self._network.eval()
+        with self._torch.no_grad():
+            policy = self._log_probabilities(tree, temperature)
+            with self._network.disable_adapter():
+                ratio = self._log_probabilities(tree, temperature) - policy
+        return {"kl": float((ratio.exp() - ratio - 1).mean())}
+
+    def _log_probabilities(self, tree: TokenTree, temperature: float) -> Any:
+        """Return the log-probability of each learnt token of a tree, given its ancestors."""
+        torch, device = self._torch, self.transformer.device
+        learnt = tree.learnt()
+        logits = self._logits(
+            input_ids=torch.tensor([tree.ids], device=device),
+            position_ids=torch.tensor([tree.depths()], device=device),
+            attention_mask=torch.from_numpy(tree.visible()).to(device)[None, None],
+            logits_to_keep=torch.tensor([tree.parents[node] for node in learnt], device=device),
+        )
+        tokens = torch.tensor([tree.ids[node] for node in learnt], device=device)
+        return torch.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[:, None])[:, 0]
+
+    def _logits(self, **inputs: Any) -> Any:
+        torch = self._torch
         mixed = self._config.dtype == "bfloat16"
-        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16) if mixed else nullcontext():
-            logits = self._network(input_ids=ids, use_cache=False, logits_to_keep=learnt - 1).logits[0]
-        return torch.nn.functional.cross_entropy(logits.float(), ids[0, learnt], reduction="sum")
+        kind = torch.device(self.transformer.device).type
+        with torch.autocast(kind, dtype=torch.bfloat16) if mixed else nullcontext():
+            return self._network(use_cache=False, **inputs).logits[0].float()
 
     def _learning_rate(self) -> float:
         config = self._config
@@ -170,9 +264,7 @@ def load_model(config: ModelConfig, dtype: str, model: Path | None = None) -> tu
         model: Folder of the model; None for the model of the config.
     """
     torch, transformers = _package("torch"), _package("transformers")
-    name, files = (config.model, {"gguf_file": config.gguf_file} if config.gguf_file else {})
-    if model is not None:
-        name, files = str(model), {}
+    name, files = find_weights(config.model, config.gguf_file) if model is None else (str(model), {})
     plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if files else {}
     with quiet(transformers), errors_in_one_line(f"model {name!r} cannot be loaded"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **files)

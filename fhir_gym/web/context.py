@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class PageTemplates:
         )
         self.environment.filters["number"] = _number
         self.environment.filters["seconds"] = _seconds
+        self.environment.filters["pack"] = pack_name
 
     def render(self, template: str, **values: Any) -> str:
         """Return a page as HTML. Lone surrogates, which UTF-8 cannot encode, are visible escapes."""
@@ -50,6 +52,11 @@ class PageTemplates:
 def _number(value: float | None) -> str:
     """Return a number with thousands separators; an empty text for None."""
     return "" if value is None else f"{value:,}"
+
+
+def pack_name(env_id: str) -> str:
+    """Return the short name of a pack: ``Appointment`` for ``FHIRAgent/Appointment-v0``."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
 
 
 def _seconds(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.evaluation import wilson
+from fhir_gym.web.context import ExportedPage, ViewerContext, pack_name
 from fhir_gym.web.episode_query import PAGE_SIZE, EpisodeQuery, number_of_pages
 from fhir_gym.web.episode_row import COLUMNS
 from fhir_gym.web.rollout_index import RolloutIndex
@@ -19,8 +20,11 @@ from fhir_gym.web.rollout_index import RolloutIndex
 _MAX_OPTIONS = 500
 """Number of values of a filter; of more values, the most frequent are shown."""
 _MAX_BAD_LINES = 20
+_MAX_CHART_ROWS, _MAX_CHART_RUNS = 60, 4
+"""Number of rows and runs of the chart; beyond them, tasks are counted by pack, and runs together."""
 _COLUMN_TITLES = (
     ("task", "Task"),
+    ("pack", "Pack"),
     ("run", "Run"),
     ("result", "Result"),
     ("reward", "Reward"),
@@ -64,6 +68,37 @@ class Filter:
     options: tuple[Option, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SuccessBar:
+    """Success of several episodes.
+
+    Attributes:
+        low: Lower end of the 95 % interval of the share.
+        high: Its upper end.
+    """
+
+    successes: int
+    episodes: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessChart:
+    """Success by task and run.
+
+    Attributes:
+        rows_are: What a row is: ``task`` or ``pack``.
+        runs: Names of the runs; one empty name for all runs together.
+        rows: Label of each row, and a bar for each run that has episodes.
+    """
+
+    rows_are: str
+    runs: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[SuccessBar | None, ...]], ...]
+
+
 def routes(context: ViewerContext) -> list[BaseRoute]:
     """Return the routes of the table."""
 
@@ -103,13 +138,15 @@ def render(context: ViewerContext, query: EpisodeQuery) -> str:
     rows = [dict(zip(columns, row, strict=True)) for row in page_rows]
     runs = {run.id: run.name for run in index.runs()}
     paths = [str(path) for path in index.paths]
+    packs = [env_id for (env_id,) in index.select("SELECT DISTINCT env_id FROM episode ORDER BY 1")]
+    hidden = {name for name, values in (("pack", packs), ("run", runs)) if len(values) < 2}
     return context.render(
         "episodes.html.j2",
         query=query,
         filters=filters(index),
-        titles=_COLUMN_TITLES
-        if len(runs) > 1
-        else tuple(column_title for column_title in _COLUMN_TITLES if column_title[0] != "run"),
+        titles=[title for title in _COLUMN_TITLES if title[0] not in hidden],
+        packs=packs,
+        chart=success_chart(index, where, parameters),
         numeric=_NUMERIC,
         rows=rows,
         checks=_failed_checks(index, [row["id"] for row in rows]),
@@ -123,6 +160,38 @@ def render(context: ViewerContext, query: EpisodeQuery) -> str:
         paths=paths,
         bad_lines=index.select(f"SELECT file, line, problem FROM bad_line LIMIT {_MAX_BAD_LINES}"),
     )
+
+
+def success_chart(index: RolloutIndex, where: str, parameters: Sequence[str | int]) -> SuccessChart:
+    """Return the success of the judged episodes that fit a condition, by task or, of many tasks, by pack."""
+    sums_of = "SELECT env_id, task, run, sum(success), count(*) FROM episode"
+    counts = index.select(f"{sums_of} WHERE {where} AND success IS NOT NULL GROUP BY 1, 2, 3", parameters)
+    tasks = sorted({(env_id, task) for env_id, task, *_ in counts})
+    is_by_task = len(tasks) <= _MAX_CHART_ROWS
+    several = len({env_id for env_id, _ in tasks}) > 1
+    named = {run.id: run.name for run in index.runs()}
+    runs = sorted({run for _, _, run, *_ in counts}, key=lambda run: named.get(run, ""))
+    is_by_run = len(runs) <= _MAX_CHART_RUNS
+    sums: dict[str, dict[int, list[int]]] = {}
+    for env_id, task, run, successes, episodes in sorted(counts):
+        pack = pack_name(env_id)
+        label = (f"{pack} {task}" if several else task) if is_by_task else pack
+        total = sums.setdefault(label, {}).setdefault(run if is_by_run else 0, [0, 0])
+        total[0] += successes
+        total[1] += episodes
+    columns = runs if is_by_run else [0]
+    return SuccessChart(
+        "task" if is_by_task else "pack",
+        tuple(named.get(run, "") for run in columns),
+        tuple((label, tuple(_bar(totals.get(run)) for run in columns)) for label, totals in sums.items()),
+    )
+
+
+def _bar(total: Sequence[int] | None) -> SuccessBar | None:
+    if total is None:
+        return None
+    successes, episodes = total
+    return SuccessBar(successes, episodes, successes / episodes, *wilson(successes, episodes))
 
 
 def filters(index: RolloutIndex) -> list[Filter]:

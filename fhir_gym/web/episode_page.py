@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
+from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -17,13 +18,25 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.timeline import TimelineEntry, base_url_of
 from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.episode_query import EpisodeQuery
+from fhir_gym.web.episode_query import EpisodeQuery, page_number
 from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
 from fhir_gym.web.episode_row import parse_line
 from fhir_gym.web.resource_view import Target, target_of
-from fhir_gym.web.turn_view import LongText, check_views, lookup_views, message_text, step_views, turn_views, value_text
+from fhir_gym.web.turn_view import (
+    LongText,
+    check_views,
+    lookup_views,
+    message_text,
+    part_of,
+    step_views,
+    turn_views,
+    value_text,
+)
 
 _ALL = EpisodeQuery()
+_EMPTY: Mapping[int, str | None] = MappingProxyType({})
+_MOST_REPLAYED = 2_000
+"""Number of turns of the longest episode that is replayed without being asked for; more would take seconds."""
 _KEPT = 8
 """Number of replays and of reference solutions that stay in memory."""
 
@@ -33,7 +46,9 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
     pages = EpisodePages(context)
 
     def episode(request: Request) -> Response:
-        return HTMLResponse(pages.render(*_position(request), EpisodeQuery.of(request.query_params)))
+        query, parameters = EpisodeQuery.of(request.query_params), request.query_params
+        part, replay = page_number(parameters.get("part", "")), "replay" in parameters
+        return HTMLResponse(pages.render(*_position(request), query, part, replay=replay))
 
     def gold(request: Request) -> Response:
         return HTMLResponse(pages.render_gold(*_position(request)))
@@ -57,9 +72,11 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
 def exported(context: ViewerContext) -> Iterator[ExportedPage]:
     """Yield the pages of all episodes, and of their reference solutions if their worlds are installed."""
     pages, worlds, links = EpisodePages(context), set(context.worlds.names()), context.links
-    for file, line, world in context.index.select("SELECT file, line, world FROM episode ORDER BY file, line"):
-        if name := links.episode(file, line):
-            yield ExportedPage(name, partial(pages.render, file, line))
+    rows = context.index.select("SELECT file, line, world, steps FROM episode ORDER BY file, line")
+    for file, line, world, steps in rows:
+        for part in range(1, part_of(max(1, steps)) + 1):
+            if name := links.episode(file, line, part=part):
+                yield ExportedPage(name, partial(pages.render, file, line, part=part))
         if world in worlds and (name := links.gold(file, line)):
             yield ExportedPage(name, partial(pages.render_gold, file, line))
 
@@ -76,31 +93,44 @@ class EpisodePages:
         self._trace = lru_cache(_KEPT)(lambda replay: trace_episode(replay.rollout, replay.world))
         self._play_gold = lru_cache(_KEPT)(lambda replay: play_gold(replay.rollout, replay.world))
 
-    def render(self, file: int, line: int, query: EpisodeQuery = _ALL) -> str:
+    def render(self, file: int, line: int, query: EpisodeQuery = _ALL, part: int = 1, *, replay: bool = False) -> str:
         """Return the page of an episode.
 
         Args:
             file: Index of the file.
             line: Number of the line, from 1.
             query: The query of the table from which the person comes, whose episodes are the previous and next ones.
+            part: Which part of a long episode to show, from 1.
+            replay: Whether to replay the episode although that takes long.
         """
-        context = self._context
-        rollout, world, trace = self._read(file, line)
+        context, links = self._context, self._context.links
+        rollout, world, trace = self._read(file, line, most=None if replay else _MOST_REPLAYED)
+        parameters = {**query.url(), **({"replay": 1} if replay else {})}
+        last_part = part_of(max(1, len(rollout.turns)))
+        part = min(part, last_part)
+        url_of_part = {number: links.episode(file, line, parameters, number) for number in range(1, last_part + 1)}
+        turns = turn_views(rollout, trace, part)
         return context.render(
             "episode.html.j2",
             rollout=rollout,
             trace=trace,
             is_filtered=query.is_filtered,
-            turns=turn_views(rollout, trace),
+            turns=turns,
+            part=part,
+            last_part=last_part,
+            url_of_part=url_of_part,
             checks=check_views(rollout, trace),
             steps=step_views(rollout),
             answer=value_text(rollout.verdict.answer) if rollout.verdict else "",
             settings=_settings(rollout),
             opening=_opening(rollout),
             final_lookups=lookup_views(rollout.final_lookups, base_url_of(rollout)),
-            timeline=timeline_rows(trace),
-            url_of=ReferenceLinks(context, world, trace),
+            timeline=timeline_rows(trace, {turn.number for turn in turns}),
+            url_of=ReferenceLinks(context, world, trace, url_of_part=url_of_part, part=part),
             urls=self._urls(file, line, world) | self._urls_around(file, line, query),
+            url_of_replay=None
+            if replay or links.is_export or len(rollout.turns) <= _MOST_REPLAYED
+            else links.episode(file, line, {**query.url(), "replay": 1}),
         )
 
     def render_gold(self, file: int, line: int) -> str:
@@ -148,8 +178,16 @@ class EpisodePages:
         except ValueError as error:
             raise RecordError(f"the file has changed: {error}") from error
 
-    def _read(self, file: int, line: int) -> tuple[Rollout, World | str, EpisodeTrace]:
-        """Return a record, its world or the reason why there is none, and what the episode did."""
+    def _read(
+        self, file: int, line: int, most: int | None = _MOST_REPLAYED
+    ) -> tuple[Rollout, World | str, EpisodeTrace]:
+        """Return a record, its world or the reason why it is not replayed, and what the episode did.
+
+        Args:
+            file: Index of the file.
+            line: Number of the line, from 1.
+            most: An episode with more turns is not replayed; None for no limit.
+        """
         index = self._context.index
         rollout = index.rollout(file, line)
         world: World | str
@@ -157,6 +195,8 @@ class EpisodePages:
             world = self._context.worlds.of_record(rollout.world)
         except FhirGymError as error:
             world = str(error)
+        if most is not None and len(rollout.turns) > most:
+            world = f"the episode has {len(rollout.turns):,} turns"
         key = (blake2b(index.line(file, line)).digest(), isinstance(world, World))
         return rollout, world, self._trace(_Replay(key, rollout, world))
 
@@ -207,10 +247,22 @@ class ReferenceLinks:
         world: The world of the episode, or the reason why there is none.
         trace: What the episode did.
         prefix: Prefix of the anchors of turns.
+        url_of_part: The address of each part of the episode.
+        part: The part on the page.
     """
 
-    def __init__(self, context: ViewerContext, world: World | str, trace: EpisodeTrace, prefix: str = "") -> None:
+    def __init__(
+        self,
+        context: ViewerContext,
+        world: World | str,
+        trace: EpisodeTrace,
+        prefix: str = "",
+        *,
+        url_of_part: Mapping[int, str | None] = _EMPTY,
+        part: int = 1,
+    ) -> None:
         self._links, self._world, self._trace, self._prefix = context.links, world, trace, prefix
+        self._url_of_part, self._part = url_of_part, part
         self._known: dict[Target, str | None] = {}
 
     def __call__(self, target: Target | None) -> str | None:
@@ -220,6 +272,11 @@ class ReferenceLinks:
         if target not in self._known:
             self._known[target] = self._find(target)
         return self._known[target]
+
+    def turn(self, number: int) -> str:
+        """Return the address of a turn, which may be in another part of the episode."""
+        page = "" if part_of(number) == self._part else self._url_of_part.get(part_of(number)) or ""
+        return f"{page}#{self._prefix}turn-{number}"
 
     def of_text(self, reference: str) -> str | None:
         """Return the address for a reference such as ``Patient/1``."""
@@ -233,7 +290,7 @@ class ReferenceLinks:
                 return url
         turns = self._trace.turns_of([target.text])
         if turns:
-            return f"#{self._prefix}turn-{turns[0]}"
+            return self.turn(turns[0])
         return f"#record-{target.resource_type}-{target.id}" if self._is_in_start_state(target) else None
 
     def _is_in_start_state(self, target: Target) -> bool:
@@ -252,12 +309,14 @@ class TimelineRow:
     turn: int | None
 
 
-def timeline_rows(trace: EpisodeTrace) -> list[TimelineRow]:
-    """Return the timeline of a live task; an empty list for tasks without a simulation."""
+def timeline_rows(trace: EpisodeTrace, turns: Collection[int]) -> list[TimelineRow]:
+    """Return the timeline of a live task from the first to the last of some turns; an empty list without simulation."""
     if trace.timeline is None or not any(entry.time for entry in trace.timeline.entries):
         return []
     sent = (number for number, turn in enumerate(trace.timeline.turns, start=1) if turn.request is not None)
-    return [TimelineRow(entry, next(sent, None) if entry.who == "agent" else None) for entry in trace.timeline.entries]
+    rows = [TimelineRow(entry, next(sent, None) if entry.who == "agent" else None) for entry in trace.timeline.entries]
+    places = [place for place, row in enumerate(rows) if row.turn in turns]
+    return rows[places[0] if min(turns, default=1) > 1 else 0 : places[-1] + 1] if places else rows
 
 
 def episode_side(

@@ -28,6 +28,7 @@ def number_of(text: str) -> int | None:
 
 ORDERS = {
     "task": "env_id {0}, task {0}, variation {0}, repeat {0}",
+    "pack": "env_id {0}",
     "run": "run {0}",
     "result": "success IS NULL, success {0}",
     "reward": "reward IS NULL, reward {0}",

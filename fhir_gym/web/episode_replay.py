@@ -161,7 +161,7 @@ def _start_state(timeline: Timeline, turns: Sequence[TurnTrace], base_url: str) 
 
 
 def play_gold(rollout: Rollout, world: World) -> Rollout:
-    """Return the record of the reference solution on the variation of an episode.
+    """Return the record of the reference solution on the variation of an episode, without the times of this machine.
 
     Raises:
         FhirGymError: The task cannot be played on this world.
@@ -174,7 +174,7 @@ def play_gold(rollout: Rollout, world: World) -> Rollout:
         phrasing=rollout.task.phrasing,
         world=world,
     )
-    return gold
+    return gold.model_copy(update={"timings": None})
 
 
 def _replayed(rollout: Rollout, world: World) -> tuple[str | None, Timeline | None]:

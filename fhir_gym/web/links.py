@@ -32,9 +32,16 @@ class Links:
         """Return the URL of the comparison of two runs."""
         return _with_query("/compare", query)
 
-    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str | None:
-        """Return the URL of an episode; `query` is that of the table from which the link comes."""
-        return _with_query(f"/episodes/{file}/{line}", query)
+    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY, part: int = 1) -> str | None:
+        """Return the URL of an episode.
+
+        Args:
+            file: Index of the file.
+            line: Number of the line, from 1.
+            query: The query of the table from which the link comes.
+            part: Which part of a long episode to show.
+        """
+        return _with_query(f"/episodes/{file}/{line}", {**query, **({"part": part} if part > 1 else {})})
 
     def gold(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's gold solution."""
@@ -105,8 +112,8 @@ class FileLinks(Links):
         return self._file("compare", *(f"{name}_{_part(value)}" for name, value in sorted(query.items())))
 
     @override
-    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str | None:
-        return self._file("episode", file, line)
+    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY, part: int = 1) -> str | None:
+        return self._file("episode", file, line, *([part] if part > 1 else []))
 
     @override
     def gold(self, file: int, line: int) -> str | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import zip_longest
 from urllib.parse import unquote
 
 from fhir_gym.actions import GRAMMAR, Action
@@ -20,6 +21,8 @@ from fhir_gym.web.element_text import shortened
 from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace
 from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_text
 
+TURNS_OF_A_PART = 200
+"""Number of turns on a page; a longer episode has several parts."""
 _MAX_TITLE = 300
 _PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
 """Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
@@ -96,7 +99,8 @@ class TurnView:
         sent: The agent's original text, if it is not just the action.
         shown: What the model read, if the observation was shortened for it.
         reply: The model's reply that contains the action; None without one.
-        shows_reply: Whether the reply is shown unfolded, because it has other text than the action.
+        seconds: Seconds of the agent and of the server; None if they were not recorded.
+        raw: The action and the observation as recorded.
         lookups: The calls to tool sources before the action.
         turn: The turn of the record.
         trace: What the turn did on the server.
@@ -119,19 +123,30 @@ class TurnView:
     sent: LongText | None
     shown: LongText | None
     reply: ReplyView | None
-    shows_reply: bool
+    seconds: tuple[float, float] | None
+    raw: tuple[LongText, LongText]
     lookups: tuple[LookupView, ...]
     turn: Turn
     trace: TurnTrace
 
 
-def turn_views(rollout: Rollout, trace: EpisodeTrace) -> list[TurnView]:
-    """Return the turns of an episode."""
+def part_of(turn: int) -> int:
+    """Return the number of the part, from 1, that shows a turn."""
+    return (turn - 1) // TURNS_OF_A_PART + 1
+
+
+def turn_views(rollout: Rollout, trace: EpisodeTrace, part: int = 1) -> list[TurnView]:
+    """Return the turns of one part of an episode."""
     base_url = base_url_of(rollout)
-    number = len(rollout.turns) or 1
+    shown = slice((part - 1) * TURNS_OF_A_PART, part * TURNS_OF_A_PART)
+    number = len(rollout.turns[shown]) or 1
     limits = ViewLimits(min(20, _PAGE_TREES // number), min(MAX_TEXT, _PAGE_CHARACTERS // number))
-    pairs = zip(rollout.turns, trace.turns, strict=True)
-    return [_turn_view(number, turn, traced, base_url, limits) for number, (turn, traced) in enumerate(pairs, start=1)]
+    times = rollout.timings.turns[shown] if rollout.timings else ()
+    rows = zip_longest(rollout.turns[shown], trace.turns[shown], times[:number])
+    return [
+        _turn_view(number, turn, traced, seconds, base_url, limits)
+        for number, (turn, traced, seconds) in enumerate(rows, start=shown.start + 1)
+    ]
 
 
 def lookup_views(lookups: Sequence[Lookup], base_url: str) -> tuple[LookupView, ...]:
@@ -153,7 +168,9 @@ def message_text(message: Message) -> LongText:
     return LongText.of(content if isinstance(content, str) else _json_text(content))
 
 
-def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits: ViewLimits) -> TurnView:
+def _turn_view(
+    number: int, turn: Turn, trace: TurnTrace, seconds: tuple[float, float] | None, base_url: str, limits: ViewLimits
+) -> TurnView:
     action = _action_of(turn, trace)
     response = _response_of(turn, trace)
     body = response.text if response else turn.observation
@@ -180,7 +197,8 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         sent=LongText.of(sent) if sent not in ("", written, title) and turn.reply is None else None,
         shown=None if turn.shown is None else LongText.of(turn.shown),
         reply=reply,
-        shows_reply=reply is not None and reply.content is not None and reply.content.text.strip() != turn.action,
+        seconds=seconds,
+        raw=(LongText.of(turn.action), LongText.of(turn.observation)),
         lookups=lookup_views(turn.lookups, base_url),
         turn=turn,
         trace=trace,

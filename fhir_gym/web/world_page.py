@@ -32,7 +32,9 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
         return lambda request: HTMLResponse(render(context, **request.path_params))
 
     def search(request: Request) -> Response:
-        text = request.query_params.get("request", "")
+        text, patient = (request.query_params.get(name, "") for name in ("request", "patient"))
+        if patient:
+            text = f"Patient?name:contains={quote(patient, safe='')}"
         return HTMLResponse(render_search(context, request.path_params["world"], text))
 
     return [

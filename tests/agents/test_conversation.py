@@ -328,6 +328,14 @@ def test_a_long_resource_is_shortened_with_another_hint() -> None:
     assert shorten(text, len(text)) == text
 
 
+def test_a_long_compact_observation_is_shortened_to_complete_lines() -> None:
+    lines = [json.dumps({"resourceType": "Patient", "id": str(number)}, separators=(",", ":")) for number in range(99)]
+    text = "\n".join(['200 {"total":99}', *lines])
+    kept, note = shorten(text, 1_000).split("\n[Shortened: ")
+    shown = kept.split("\n")[1:]
+    assert shown == lines[: len(shown)] and note.startswith(f"{len(shown)} of 99 entries of this page are shown, ")
+
+
 @given(st.text(max_size=3_000), st.integers(0, 3_000))
 def test_shortened_texts_are_about_as_long_as_requested(text: str, most: int) -> None:
     short = shorten(text, most)

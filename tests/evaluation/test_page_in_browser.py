@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fhir_gym.evaluation import write_page
-from tests.browser import Browser, browser, missing, needs_axe
+from tests.browser import Browser, browser, missing
 from tests.evaluation.test_page import SHOWN, hostile_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
@@ -70,7 +70,6 @@ def test_print_shows_everything_on_white(window: Browser, url: str) -> None:
     assert window.run(f"return {boxes}.filter(one => one.scrollHeight > one.clientHeight + 1).length") == 0
 
 
-@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_accessibility(window: Browser, url: str, scheme: str, width: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fhir_gym import make_agent
-from fhir_gym.actions import GRAMMAR, Finish, Get
+from fhir_gym.actions import GRAMMAR, Action, Finish, Get, Post
 from fhir_gym.cli import main
 from fhir_gym.errors import RecordError
 from fhir_gym.suites import Suite, evaluate
@@ -139,22 +139,34 @@ def test_tampering_is_refused(folder: Path, tiny: Suite, name: str) -> None:
     assert all("\n" not in problem for problem in problems)
 
 
-def look_and_finish(request: Mapping[str, Any]) -> ScriptedReply | str:
-    """Search once, then finish, with tool calls if the request offers tools."""
-    has_looked = any(message["role"] == "assistant" for message in request["messages"])
-    action = Finish([]) if has_looked else Get("/Patient?_count=1")
-    call = GRAMMAR.to_tool_call(action) if offers_actions(request) else None
-    return action.text() if call is None else ScriptedReply(calls=[call])
-
-
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_an_action_that_the_model_did_not_write_is_refused(tiny: Suite, tmp_path: Path, protocol: Any) -> None:
+@pytest.mark.parametrize(
+    ("first", "tampered"),
+    [
+        (Get("/Patient?_count=1"), "GET /Patient?_count=7"),
+        (
+            Post("/Basic", {"resourceType": "Basic"}, {"If-None-Exist": "identifier=a|1"}),
+            'POST /Basic\nIf-None-Exist: identifier=a|2\n{"resourceType": "Basic"}',
+        ),
+    ],
+)
+def test_an_action_that_the_model_did_not_write_is_refused(
+    tiny: Suite, tmp_path: Path, protocol: Any, first: Action, tampered: str
+) -> None:
     pytest.importorskip("openai")
-    with ChatServer(look_and_finish) as server:
+
+    def act_and_finish(request: Mapping[str, Any]) -> ScriptedReply | str:
+        """Act once, then finish, with tool calls if the request offers tools."""
+        has_acted = any(message["role"] == "assistant" for message in request["messages"])
+        action = Finish([]) if has_acted else first
+        call = GRAMMAR.to_tool_call(action) if offers_actions(request) else None
+        return action.text() if call is None else ScriptedReply(calls=[call])
+
+    with ChatServer(act_and_finish) as server:
         agent = make_agent("chat", model="scripted", base_url=server.base_url, api_key="k", protocol=protocol)
         assert evaluate(tiny, agent, tmp_path).complete
     assert [*check_submission(tmp_path, tiny)] == []
-    edit_records(tmp_path, lambda records: records[0]["turns"][0].update(action="GET /Patient?_count=7"))
+    edit_records(tmp_path, lambda records: records[0]["turns"][0].update(action=tampered))
     problems = [*check_submission(tmp_path, tiny)]
     assert problems == ["rollouts.jsonl, line 1: turn 1: the model's reply does not contain the action"]
 

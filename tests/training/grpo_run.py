@@ -1,4 +1,7 @@
-"""Run GRPO on the tiny model, and kill the process after a step: `python -m tests.training.grpo_run MODEL OUT STEP`."""
+"""Run GRPO on the tiny model, and kill the process after a step.
+
+Usage: `python -m tests.training.grpo_run MODEL OUT STEP SHAPE`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.training.grpo.policy import PolicyRollouts
-from fhir_gym.training.grpo.recipe import GrpoConfig, train_grpo
+from fhir_gym.rollouts import Rollout
+from fhir_gym.training.grpo import groups
+from fhir_gym.training.grpo.config import GrpoConfig
+from fhir_gym.training.grpo.policy import PolicyRollouts, play_choices
+from fhir_gym.training.grpo.recipe import train_grpo
+from fhir_gym.training.token_tree import TokenSequence
 
 
 def make_config(model: str, **settings: Any) -> GrpoConfig:
@@ -42,16 +49,25 @@ def rewards_by_tokens(completion_ids: list[list[int]], **_: Any) -> list[float |
     return [sum(ids) % 7 / 7 for ids in completion_ids]
 
 
-def main(model: str, out: str, last: int) -> None:
+async def play_with_rewards_by_tokens(*args: Any, **options: Any) -> list[Rollout]:
+    """Like `play_choices`, with the rewards of `rewards_by_tokens`."""
+    rollouts = await play_choices(*args, **options)
+    rewards = rewards_by_tokens([TokenSequence.of(rollout, 0).completion_ids for rollout in rollouts])
+    return [rollout.model_copy(update={"reward": reward}) for rollout, reward in zip(rollouts, rewards, strict=True)]
+
+
+def main(model: str, out: str, last: int, shape: str) -> None:
     """Train, and kill the process when the step after the last step ends."""
 
     def progress(done: int, _: int, text: str) -> None:
         if done > last and "reward" in text:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    pytest.MonkeyPatch().setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
-    train_grpo(make_config(model), Path(out), progress=progress)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
+    patch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
+    train_grpo(make_config(model, shape=shape), Path(out), progress=progress)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -6,6 +6,9 @@ import pytest
 
 from fhir_gym.errors import TrainingError
 from fhir_gym.training import TrainingConfig, load_config
+from fhir_gym.training.expert import ExpertConfig
+from fhir_gym.training.grpo import GrpoConfig
+from fhir_gym.training.sft import SftConfig
 
 
 def write(folder: Path, text: str) -> Path:
@@ -20,6 +23,21 @@ def test_a_toml_file_gives_a_config(tmp_path: Path) -> None:
     assert [task for _, task in config.train_tasks()] == ["01", "02a"]
     assert config.train_variations == (0, 1, 2, 3) and config.test_variations == (1000, 1005)
     assert config.seed == 4 and config.held_out_tasks() == []
+
+
+CONFIGS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.toml"))
+KINDS: dict[str, type[TrainingConfig]] = {
+    "start": SftConfig,
+    "sft": SftConfig,
+    "expert": ExpertConfig,
+    "grpo": GrpoConfig,
+}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_configs_of_the_docs_load(path: Path) -> None:
+    config = load_config(path, KINDS[path.stem.partition("_")[0]])
+    assert config.train_tasks() and len(config.test_variations) * len(config.train_tasks()) >= 200
 
 
 def test_a_byte_order_mark_and_a_repeated_pack_do_not_matter(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.training.curriculum import EpisodeChoice, other_phrasings
 from fhir_gym.training.grpo.episodes import EpisodeRows, OpenConfigs, make_row
-from fhir_gym.training.grpo.policy import PolicyRollouts, TokenSequence
+from fhir_gym.training.grpo.policy import PolicyRollouts
+from fhir_gym.training.token_tree import TokenSequence
 from tests.agents.tiny import FORGETFUL, save
 from tests.training.grpo_tools import (
     END,

@@ -17,14 +17,18 @@ from fhir_gym.episode import Episode
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
+from fhir_gym.training.config import load_config
 from fhir_gym.training.config import make_config as from_fields
-from fhir_gym.training.grpo import recipe
+from fhir_gym.training.grpo import groups, recipe
+from fhir_gym.training.grpo.config import GrpoConfig, trl_arguments
 from fhir_gym.training.grpo.policy import PolicyRollouts
-from fhir_gym.training.grpo.recipe import GrpoConfig, train_grpo
+from fhir_gym.training.grpo.recipe import train_grpo
 from fhir_gym.training.run_folder import read_run
 from tests.agents.tiny import save
-from tests.training.grpo_run import make_config, rewards_by_tokens
+from tests.training.grpo_run import make_config, play_with_rewards_by_tokens, rewards_by_tokens
 from tests.training.grpo_tools import ENV_ID, load_tiny
+
+CONFIGS = Path(__file__).parents[2] / "examples/configs"
 
 # The training libraries emit many warnings that differ between versions.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,7 +53,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def rows(out: Path) -> list[dict[str, Any]]:
     """The metrics of a run without the times."""
-    return [{key: value for key, value in row.items() if key != "cpu_seconds"} for row in read_run(out).rows]
+    times = {"cpu_seconds", "seconds", "environment_share"}
+    return [{key: value for key, value in row.items() if key not in times} for row in read_run(out).rows]
 
 
 def fingerprint(out: Path) -> str:
@@ -62,27 +67,29 @@ def state(out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("shape", ["rollout_func", "groups"])
 def test_a_killed_run_resumes_and_ends_like_an_uninterrupted_one(
-    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     monkeypatch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
+    monkeypatch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, "-m", "tests.training.grpo_run", tiny, str(killed), "2"]
+    command = [sys.executable, "-m", "tests.training.grpo_run", tiny, str(killed), "2", shape]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [row["step"] for row in read_run(killed).metrics()] == [1, 2, 3]
     assert not (killed / "model").exists()
     shown: list[int] = []
-    train_grpo(make_config(tiny), killed, progress=lambda step, *_: shown.append(step))
+    train_grpo(make_config(tiny, shape=shape), killed, progress=lambda step, *_: shown.append(step))
     assert min(shown) == 3, "the run goes on from its last checkpoint"
-    train_grpo(make_config(tiny), whole)
+    train_grpo(make_config(tiny, shape=shape), whole)
     assert rows(killed) == rows(whole)
     assert [row["step"] for row in read_run(killed).metrics()] == [1, 2, 3, 4, 5]
     assert [step for step, _ in read_run(killed).evaluations()] == [0, 3, 5]
     assert state(killed) == state(whole)
     assert fingerprint(killed) == fingerprint(whole) != Transformer(tiny, device="cpu").fingerprint()
     before = (killed / "metrics.jsonl").read_bytes()
-    train_grpo(make_config(tiny), killed)
+    train_grpo(make_config(tiny, shape=shape), killed)
     assert (killed / "metrics.jsonl").read_bytes() == before, "a complete run does nothing"
 
 
@@ -156,7 +163,7 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shown: list[str] = []
-    made = recipe._GrpoRun._make_trainer
+    made = recipe._TrlRun._make_trainer
 
     def make(self: Any, configs: Any) -> Any:
         trainer = made(self, configs)
@@ -170,7 +177,7 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
         monkeypatch.setattr(trainer, "_tokenize_prompts", recorded)
         return trainer
 
-    monkeypatch.setattr(recipe._GrpoRun, "_make_trainer", make)
+    monkeypatch.setattr(recipe._TrlRun, "_make_trainer", make)
     settings: dict[str, Any] = {"steps": 1, "evaluate_start": False, "tasks": ("02a",), "train": "3"}
     settings |= {"max_tokens": 8_000, "batch_size": 2, "max_steps": 1}
     for shape in ("environment_factory", "rollout_func"):
@@ -194,11 +201,22 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
         ({"train": "0-1000"}, "test variations"),
         ({"group_sizes": 4}, "did you mean 'group_size'"),
         ({"shape": "tools"}, "shape"),
+        ({"shape": "groups", "beta": 0.1}, "shape 'groups' has neither beta nor trl"),
+        ({"phrasing": 1, "held_out_phrasing": 1}, "held_out_phrasing needs phrasing"),
     ],
 )
 def test_wrong_configs_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         from_fields(GrpoConfig, {"model": "m"} | fields)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("grpo_qwen3_*.toml")), ids=lambda path: path.stem)
+def test_trl_accepts_the_configs_for_gpus(path: Path, tmp_path: Path) -> None:
+    config = load_config(path, GrpoConfig)
+    arguments = import_module("trl").GRPOConfig(
+        **trl_arguments(config, tmp_path, cpu=True) | {"bf16": False}, **config.trl
+    )
+    assert arguments.use_vllm and arguments.num_generations == config.group_size
 
 
 def test_wrong_arguments_of_trl_are_refused(tiny: str, tmp_path: Path) -> None:
@@ -208,7 +226,7 @@ def test_wrong_arguments_of_trl_are_refused(tiny: str, tmp_path: Path) -> None:
 
 def test_held_out_tasks_and_phrasings_are_not_drawn() -> None:
     config = GrpoConfig(model="m", tasks=("01", "02a", "05"), held_out=("05",), held_out_phrasing=1)
-    curriculum = recipe._make_curriculum(config)
+    curriculum = config.make_curriculum()
     drawn = {curriculum.draw() for _ in range(200)}
     assert {choice.task for choice in drawn} == {"01", "02a"}
     assert {choice.phrasing for choice in drawn} == {0, 2}

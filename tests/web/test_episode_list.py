@@ -112,6 +112,20 @@ def test_the_page_tells_the_successes(get: Callable[..., str]) -> None:
     assert "<strong>2</strong> of 5 episodes" in get(result="success")
 
 
+def test_a_chart_shows_the_success_of_each_task(get: Callable[..., str]) -> None:
+    bars = re.findall(r'<rect class="share" width="([\d.]+)".*?</svg> (\d+ of \d+)', get())
+    assert sorted(bars) == [("0.0", "0 of 2"), ("200.0", "2 of 2")]
+    assert "2 of 2" in get(result="success") and 'class="share"' not in get(result="unjudged")
+
+
+def test_failed_checks_take_one_line_and_say_the_others_on_hover(get: Callable[..., str]) -> None:
+    cells = re.findall(r'<td class="one-line" title="(.*?)">(.*?)</td>', get(), re.DOTALL)
+    named = [html.unescape(title).split(", ") for title, text in cells if text.strip()]
+    assert len(cells) == 5 and named
+    for (_, text), names in zip([cell for cell in cells if cell[1].strip()], named, strict=True):
+        assert text.startswith(names[0]) and (f"+ {len(names) - 1}" in text) == (len(names) > 1)
+
+
 def test_the_order_is_announced_and_reversed(get: Callable[..., str]) -> None:
     assert 'aria-sort="ascending"><a href="/?sort=-steps">' in get(sort="steps")
     assert 'aria-sort="descending"><a href="/?result=failed">' in get(sort="-steps", result="failed")

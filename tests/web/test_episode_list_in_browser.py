@@ -10,7 +10,7 @@ import pytest
 
 from fhir_gym.testing.servers import AppServer
 from fhir_gym.web import create_viewer, export_viewer
-from tests.browser import Browser, Key, missing, needs_axe
+from tests.browser import Browser, Key, missing
 from tests.web.episodes import edited
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m"
@@ -148,7 +148,6 @@ def test_the_export_works_without_a_server(window: Browser, index_file: str) -> 
     assert window.console() == []
 
 
-@needs_axe
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 400)])
 @pytest.mark.parametrize(
     "page",

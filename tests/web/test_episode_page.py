@@ -17,6 +17,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, Turn, run, write_rollouts
 from fhir_gym.rollouts.record import WorldRecord
 from fhir_gym.rollouts.timeline import TimelineEntry
+from fhir_gym.web import episode_page
 from fhir_gym.web.context import PageTemplates, ViewerContext
 from fhir_gym.web.episode_page import EpisodePages, timeline_rows
 from fhir_gym.web.episode_replay import trace_episode
@@ -199,11 +200,11 @@ def test_hostile_texts_stay_texts(tmp_path: Path, gold: Rollout, hospital: World
 
 def test_a_timeline_names_the_turns_of_the_agent(gold: Rollout, hospital: World) -> None:
     trace = trace_episode(gold, hospital)
-    assert trace.timeline is not None and timeline_rows(trace) == []
+    assert trace.timeline is not None and timeline_rows(trace, range(1, 100)) == []
     entries = [replace(entry, time="10:15:00") for entry in trace.timeline.entries]
     entries.insert(1, TimelineEntry("10:15:10", "withdrawn", "PUT /Task/1", "200"))
     live = replace(trace, timeline=replace(trace.timeline, entries=tuple(entries)))
-    assert [row.turn for row in timeline_rows(live)] == [1, None, 2, 3, 4, 5]
+    assert [row.turn for row in timeline_rows(live, range(1, 100))] == [1, None, 2, 3, 4, 5]
 
 
 def test_resources_of_the_world_have_links_to_their_pages(tmp_path: Path, hospital: World) -> None:
@@ -211,6 +212,33 @@ def test_resources_of_the_world_have_links_to_their_pages(tmp_path: Path, hospit
     (rollout,) = run(APPOINTMENT, agent, tasks="01", variations=0, world=hospital)
     page = checked(pages(tmp_path, hospital, rollout).render(0, 1))
     assert any(link.startswith("/worlds/hospital-small/Practitioner/") for link in page.links)
+
+
+def test_a_long_episode_has_parts_that_link_to_each_other(tmp_path: Path, hospital: World) -> None:
+    agent = ScriptedAgent(["GET /Patient?_count=1"] * 449 + ["FINISH([])"])
+    (long,) = run(APPOINTMENT, agent, tasks="02b", variations=0, world=hospital, max_steps=500)
+    episode_pages = pages(tmp_path, hospital, long)
+    parts = [checked(episode_pages.render(0, 1, part=number)) for number in (1, 2, 3, 99)]
+    shown = [[id for id in part.ids if re.fullmatch(r"turn-\d+", id)] for part in parts]
+    assert shown[0] + shown[1] + shown[2] == [f"turn-{number}" for number in range(1, 451)]
+    assert shown[2] == shown[3] and len(shown[2]) == 50
+    assert "turns 201 to 400 of 450" in parts[1].text
+    assert {"/episodes/0/1#turns", "/episodes/0/1?part=3#turns"} <= set(parts[1].links)
+    assert "/episodes/0/1?part=3#turn-450" in parts[0].links, "the check of the answer is about the last turn"
+    exported = pages(tmp_path, hospital, long, links=FileLinks()).render(0, 1)
+    assert "episode-0-1-3.html#turns" in Page(exported).links
+
+
+def test_a_very_long_episode_is_replayed_on_demand(
+    tmp_path: Path, gold: Rollout, hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_page, "_MOST_REPLAYED", 3)
+    monkeypatch.setattr(EpisodePages._read, "__defaults__", (3,))
+    episode_pages = pages(tmp_path, hospital, gold)
+    page = checked(episode_pages.render(0, 1))
+    assert f"the episode has {len(gold.turns)} turns" in page.text and "What this turn changed" not in page.text
+    assert "/episodes/0/1?replay=1" in page.links
+    assert "What this turn changed" in checked(episode_pages.render(0, 1, replay=True)).text
 
 
 def test_an_export_has_links_only_to_its_own_files(tmp_path: Path, gold: Rollout, hospital: World) -> None:

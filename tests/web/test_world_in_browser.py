@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.browser import Browser, Key, missing, needs_axe
+from tests.browser import Browser, Key, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
 PAGES = {
@@ -38,21 +38,18 @@ def look_at(window: Browser, url: str, scheme: str) -> None:
     assert window.audit() == []
 
 
-@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_are_accessible(window: Browser, viewer: str, page: str, scheme: str) -> None:
     look_at(window, f"{viewer}{PAGES[page]}", scheme)
 
 
-@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", ["", "/timeline"])
 def test_pages_of_patients_are_accessible(window: Browser, viewer: str, patient: str, page: str, scheme: str) -> None:
     look_at(window, f"{viewer}{patient}{page}", scheme)
 
 
-@needs_axe
 def test_a_running_and_a_finished_play_are_accessible(window: Browser, viewer: str) -> None:
     window.emulate(1400)
     window.open(f"{viewer}/play?pack=FHIRAgent/Appointment-v0")

@@ -50,6 +50,13 @@ def test_the_list_of_worlds_leads_to_the_world_and_its_types(ward: TestClient) -
     assert "62 resources" in page
 
 
+@pytest.mark.parametrize(("name", "matches"), [("<SCRIPT>", 1), ("nobody&family=x", 0), ("a%", 0)])
+def test_patients_are_found_by_name(ward: TestClient, name: str, matches: int) -> None:
+    assert 'name="patient"' in ward.get("/worlds/ward").text
+    page = ward.get("/worlds/ward/search", params={"patient": name}).text
+    assert page.count('href="/worlds/ward/Patient/p1"') == matches and 'value="Patient?name:contains=' in page
+
+
 def test_a_search_shows_a_page_and_links_to_the_next_one(ward: TestClient) -> None:
     first = ward.get("/worlds/ward/search", params={"request": "Observation?patient=p1"}).text
     assert first.count('href="/worlds/ward/Observation/o') == 50

@@ -4,63 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.concurrency import run_coroutine
-from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import attempt_episode
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSequence:
-    """An episode as one token sequence.
-
-    Attributes:
-        prompt_ids: The tokens before the model's first reply.
-        completion_ids: The model's replies, and the tokens that it read between them.
-        mask: For each token of `completion_ids`, 1 if the model wrote the token, and 0 if it only read the token.
-    """
-
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    mask: list[int]
-
-    @classmethod
-    def of(cls, rollout: Rollout, padding: int) -> Self:
-        """Return the tokens that a rollout of a `LocalAgent` has recorded.
-
-        Args:
-            rollout: The rollout.
-            padding: Token that stands for the sequence of an episode without a reply; its mask is 0.
-
-        Raises:
-            TrainingError: The chat template changes earlier messages, so the model did not read one growing sequence.
-        """
-        prompt: list[int] = []
-        completion: list[int] = []
-        mask: list[int] = []
-        for turn in rollout.turns:
-            if turn.reply is None:  # a further action of the same reply
-                continue
-            extra: Any = turn.reply.extra
-            read, wrote = extra["prompt_ids"], extra["completion_ids"]
-            if extra.get("restart"):
-                raise TrainingError(
-                    "the chat template changes earlier messages, so the tokens of an episode are not one sequence; "
-                    "use a template that keeps them, such as TRL's training template of the model"
-                )
-            if not mask:
-                prompt, read = list(read), []
-            completion += [*read, *wrote]
-            mask += [0] * len(read) + [1] * len(wrote)
-        return cls(prompt, completion, mask) if mask else cls([padding], [padding], [0])
+from fhir_gym.training.token_tree import TokenSequence
 
 
 class PolicyRollouts:
@@ -87,7 +41,8 @@ class PolicyRollouts:
         """Play the episodes that the prompts name and return their tokens, masks and rewards."""
         choices = [read_prompt(prompt) for prompt in prompts]
         agent = self._make_agent(policy_transformer(trainer))
-        self.rollouts = run_coroutine(self._play(agent, choices, trainer.state.global_step))
+        seed = step_seed(self._seed, trainer.state.global_step)
+        self.rollouts = run_coroutine(play_choices(self._configs, agent, choices, seed=seed))
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
         return {
@@ -103,21 +58,36 @@ class PolicyRollouts:
         """Return the rewards of the latest batch; None after an infrastructure failure, so that TRL excludes it."""
         return [training_episode.reward for training_episode in episode]
 
-    async def _play(self, agent: LocalAgent, choices: Sequence[EpisodeChoice], step: int) -> list[Rollout]:
-        """Run the episodes concurrently, or one by one on a running server."""
-        tracker = BudgetTracker()
-        runs = []
-        for place, choice in enumerate(choices):
-            config, world = self._configs.of(choice)
-            spec = EpisodeSpec(choice.task, choice.variation, place)
-            plan = RunPlan(config, (spec,), seed=self._seed * 1_000_003 + step)
-            runs.append((config, attempt_episode(plan, spec, agent, world, tracker)))
-        try:
-            if any(config.fhir_server is not None for config, _ in runs):
-                return [(await run).rollout for _, run in runs]
-            return [attempt.rollout for attempt in await asyncio.gather(*(run for _, run in runs))]
-        finally:
-            await agent.aclose()
+
+async def play_choices(
+    configs: OpenConfigs, agent: LocalAgent, choices: Sequence[EpisodeChoice], *, seed: int, first: int = 0
+) -> list[Rollout]:
+    """Let an agent play episodes, concurrently on the embedded server and one by one on a running server.
+
+    Args:
+        configs: Settings and worlds of the episodes.
+        agent: The agent; it is closed afterwards.
+        choices: The episodes. Equal ones are told apart by their place.
+        seed: Seed of the sampled tokens, which also depend on the place of an episode.
+        first: The place of the first episode.
+    """
+    tracker = BudgetTracker()
+    runs = []
+    for place, choice in enumerate(choices, start=first):
+        config, world = configs.of(choice)
+        spec = EpisodeSpec(choice.task, choice.variation, place)
+        runs.append((config, attempt_episode(RunPlan(config, (spec,), seed=seed), spec, agent, world, tracker)))
+    try:
+        if any(config.fhir_server is not None for config, _ in runs):
+            return [(await run).rollout for _, run in runs]
+        return [attempt.rollout for attempt in await asyncio.gather(*(run for _, run in runs))]
+    finally:
+        await agent.aclose()
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of the episodes of a training step."""
+    return seed * 1_000_003 + step
 
 
 def policy_transformer(trainer: Any) -> Transformer:

@@ -38,6 +38,9 @@
   look();
 })();
 
+/* The filters of a table act at once. */
+document.querySelector("form.filters")?.addEventListener("change", (event) => event.currentTarget.requestSubmit());
+
 /* Episodes: step through the turns with the keyboard. */
 (() => {
   const turns = [...document.querySelectorAll(".turn")];

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("peft", reason="peft is not installed: pip install 'fhir-gym[train]'")
+
+from fhir_gym.agents import Transformer
+from fhir_gym.rollouts import run
+from fhir_gym.training.grpo import TokenSequence, groups, recipe
+from fhir_gym.training.grpo.config import GrpoConfig
+from fhir_gym.training.grpo.recipe import train_grpo
+from fhir_gym.training.run_folder import read_run
+from fhir_gym.training.sft import SftConfig, train_sft
+from fhir_gym.training.token_tree import TokenTree
+from fhir_gym.training.tuner import Tuner
+from tests.agents.tiny import save
+from tests.training.grpo_run import make_config, play_with_rewards_by_tokens
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "write_report", lambda folders: None)
+
+
+def group(seed: int, size: int = 5) -> tuple[list[TokenSequence], list[float]]:
+    """Sequences that share beginnings of different lengths, and advantages that add up to 0."""
+    draw = random.Random(seed)
+    completions = [[7, 8, *(draw.choice([9, 10]) for _ in range(draw.randrange(2, 9)))] for _ in range(size)]
+    sequences = [
+        TokenSequence([3, 4, 5, 6], completion, [int(place % 4 != 2) for place in range(len(completion))])
+        for completion in completions
+    ]
+    rewards = np.array([draw.random() for _ in range(size)])
+    return sequences, list(map(float, rewards - rewards.mean()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tree_has_the_gradient_of_its_separate_sequences(tiny: str, seed: int) -> None:
+    torch = import_module("torch")
+    tuner = Tuner(make_config(tiny, shape="groups"), steps=1)
+    sequences, advantages = group(seed)
+    tree = TokenTree.of(sequences, advantages)
+    assert len(tree.ids) < tree.tokens and tree.written == sum(sum(sequence.mask) for sequence in sequences)
+    weights = list(tuner._network.parameters())
+    tree_gradient = torch.autograd.grad(tuner._tree_loss(tree, 0.7), weights, allow_unused=True)
+    loss: Any = 0.0
+    for sequence, advantage in zip(sequences, advantages, strict=True):
+        ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
+        logits = tuner._network(input_ids=ids).logits[0] / 0.7
+        chosen = torch.log_softmax(logits, -1)[:-1].gather(-1, ids[0, 1:, None])[:, 0]
+        mask = torch.tensor([0] * (len(sequence.prompt_ids) - 1) + sequence.mask)
+        loss = loss - advantage * (chosen * mask).sum()
+    gradient = torch.autograd.grad(loss, weights, allow_unused=True)
+    largest = max(float(part.abs().max()) for part in gradient)
+    assert largest > 1e-3
+    for ours, theirs in zip(tree_gradient, gradient, strict=True):
+        assert torch.allclose(ours, theirs, atol=largest * 1e-4)
+
+
+def test_a_large_group_is_split_into_small_trees_with_the_same_gradient(tiny: str) -> None:
+    torch = import_module("torch")
+    tuner = Tuner(make_config(tiny, shape="groups"), steps=1)
+    sequences, advantages = group(3)
+    whole = TokenTree.of(sequences, advantages)
+    parts = TokenTree.split(sequences, advantages, len(whole.ids) - 1)
+    assert len(parts) > 1 and max(len(part.ids) for part in parts) < len(whole.ids)
+    assert len(TokenTree.split(sequences, advantages, 1)) == len(sequences)
+    assert (sum(part.written for part in parts), sum(part.tokens for part in parts)) == (whole.written, whole.tokens)
+    weights = list(tuner._network.parameters())
+    expected = torch.autograd.grad(tuner._tree_loss(whole, 1.0), weights, allow_unused=True)
+    loss = sum(tuner._tree_loss(part, 1.0) for part in parts)
+    largest = max(float(part.abs().max()) for part in expected)
+    for ours, theirs in zip(torch.autograd.grad(loss, weights, allow_unused=True), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=largest * 1e-4)
+
+
+def test_what_all_members_wrote_is_not_learnt() -> None:
+    sequences, advantages = group(1)
+    tree = TokenTree.of(sequences, advantages)
+    ids = [tree.ids[node] for node in tree.learnt()]
+    assert ids and 7 not in ids and 8 not in ids
+
+
+def test_groups_without_variance_are_drawn_again_and_teach_nothing(tiny: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"shape": "groups", "steps": 1, "evaluate_start": False, "evaluate_every": 0}
+    train_grpo(make_config(tiny, refills=2, lora_rank=4, **settings), tmp_path / "run")
+    (metrics,) = read_run(tmp_path / "run").metrics()
+    assert (metrics["episodes"], metrics["groups_without_variance"]) == (12, 1.0), "all three draws of two groups"
+    assert "loss" not in metrics
+    before = Transformer(tiny, device="cpu").fingerprint()
+    assert Transformer(str(tmp_path / "run" / "model"), device="cpu").fingerprint() == before
+
+
+def test_the_metrics_of_a_step(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
+    monkeypatch.setattr(groups, "_MOST_NODES", 1_000_000)
+    config = make_config(tiny, shape="groups", steps=2, evaluate_start=False, evaluate_every=0, lora_rank=4)
+    train_grpo(config, tmp_path / "run")
+    first, second = read_run(tmp_path / "run").metrics()
+    assert first["groups_trained"] == 2 and first["tokens_trained"] < first["tokens_of_trained_episodes"]
+    assert abs(first["kl"]) < 1e-6 < second["kl"]
+    assert first["entropy"] > 0 and 0 <= first["environment_share"] < 1
+    assert first.keys() >= {"loss", "grad_norm", "learning_rate", "invalid_rate", "tokens_written", "tokens"}
+
+
+def test_the_model_reads_the_same_tokens_in_examples_evaluations_and_training(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wording, the form of observations and the missing action format are those of the config everywhere."""
+    settings: dict[str, Any] = {
+        "phrasing": "brief",
+        "held_out_phrasing": 0,
+        "observations": "compact",
+        "action_format": False,
+        "system": "",
+        "tasks": ("02a",),
+        "train": "3",
+    }
+    prompts: list[list[int]] = []
+    learnt = Tuner.policy_step
+
+    def record(self: Tuner, trees: list[TokenTree], temperature: float) -> dict[str, float]:
+        prompts.extend(tree.ids for tree in trees)
+        return learnt(self, trees, temperature)
+
+    monkeypatch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
+    monkeypatch.setattr(Tuner, "policy_step", record)
+    config = make_config(tiny, shape="groups", steps=1, **settings)
+    train_grpo(config, tmp_path / "grpo")
+    (gold,) = run("FHIRAgent/Appointment-v0", "gold", tasks="02a", variations=3, phrasing="brief")
+    text = Tuner(config, steps=1).transformer.decode(prompts[0])
+    assert text.startswith(f"<|im_start|>user\n{gold.prompt}<|im_end|>\n<|im_start|>assistant\n")
+    names = [row["evaluation"] for row in read_run(tmp_path / "grpo").rows if "evaluation" in row]
+    assert names == ["test", "phrasing", "test", "phrasing", "train"]
+    examples: list[Any] = []
+    step = Tuner.step
+
+    def record_examples(self: Tuner, batch: list[Any]) -> float:
+        examples.extend(batch)
+        return step(self, batch)
+
+    monkeypatch.setattr(Tuner, "step", record_examples)
+    monkeypatch.setattr("fhir_gym.training.sft.write_report", lambda folders: None)
+    common = {name: getattr(config, name) for name in ("model", "device", "test", "max_new_tokens", "max_steps")}
+    train_sft(SftConfig(**common, **settings, steps=1, batch_size=1), tmp_path / "sft")
+    assert text.startswith(Tuner(config, steps=1).transformer.decode(examples[0].ids[: examples[0].learnt[0]]))
+
+
+def test_a_recipe_that_draws_no_wordings_needs_one() -> None:
+    assert GrpoConfig(model="m", held_out_phrasing=1).phrasing is None
+    with pytest.raises(ValueError, match="held_out_phrasing needs phrasing"):
+        SftConfig(model="m", held_out_phrasing=1)
