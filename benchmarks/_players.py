@@ -325,7 +325,7 @@ class _HarborPlayer(Player):
     @override
     async def start(self, gold: GoldActions) -> None:
         from fhir_gym.integrations.harbor import ServedEpisode, make_episode_app, open_recorder
-        from fhir_gym.testing.fhir import AppServer
+        from fhir_gym.testing.servers import AppServer
 
         self._servers.close()
         config = EpisodeConfig(ENV_ID, max_steps=100)

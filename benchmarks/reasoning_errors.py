@@ -2,7 +2,7 @@
 
     python -m benchmarks.reasoning_errors --world cohort-mini --tasks 40
 
-Each lazy agent (`fhir_gym.soundness.lazy_agents`) makes one error and does everything else right. Prints one JSON line
+Each lazy agent (`benchmarks.lazy_agents`) makes one error and does everything else right. Prints one JSON line
 per agent, then one line with the totals; `Tally` describes the fields.
 """
 
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lazy_agents import LAZY_AGENTS, CarefulAgent, LazyAgent, ParsedPrompt
 from benchmarks.official_agreement import open_data
 from fhir_gym import Episode
 from fhir_gym.agents import Agent, EpisodeContext
 from fhir_gym.fhir import World
-from fhir_gym.soundness.lazy_agents import LAZY_AGENTS, CarefulAgent, LazyAgent, ParsedPrompt
 from fhir_gym.tasks import Verdict, task_set
 from fhir_gym.tasks.core.grader import ANSWER_FORM
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID

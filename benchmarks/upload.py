@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 
 from fhir_gym import worlds
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from fhir_gym.worlds.cache import VARIABLE
 
 _REFERENCE = re.compile(rb'"reference":"([^"]+)"')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fhir_gym
 from fhir_gym import worlds
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from fhir_gym.web import create_viewer
 from tests.browser import Browser, browser
 

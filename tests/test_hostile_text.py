@@ -13,8 +13,8 @@ from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Invalid, parse
 from fhir_gym.agents.chat_messages import Completion
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.local import _split_calls
-from fhir_gym.fhir.definitions import _codes, value_set
-from fhir_gym.fhir.index import dates, values
+from fhir_gym.fhir import definitions
+from fhir_gym.fhir.index import values
 from fhir_gym.fhir.search import query as search_query
 from fhir_gym.observations import read_response
 from fhir_gym.tasks.grading.answers import (
@@ -131,9 +131,9 @@ def test_the_number_of_header_lines_is_limited(text: str) -> None:
         (values.normalise, values._normalised),
         (values.relative_reference, values._parts),
         (partial(values.compartment_key, "Patient"), values._compartment_key),
-        (dates.interval, dates._interval),
+        (values.interval, values._interval),
         (search_query.parse_name, search_query._parsed),
-        (value_set, _codes._listed),
+        (definitions.value_set, definitions._listed),
     ],
 )
 def test_long_texts_are_not_cached(remember: Callable[[str], object], remembered: Any) -> None:

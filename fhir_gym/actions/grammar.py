@@ -8,8 +8,18 @@ from types import MappingProxyType
 from typing import Any
 
 from fhir_gym.actions import tools
-from fhir_gym.actions.model import CONTROL, EXAMPLES, KINDS, Action, Finish, Invalid, Kind, url_problem
-from fhir_gym.actions.tools import json_problem, parse_json
+from fhir_gym.actions.model import (
+    CONTROL,
+    EXAMPLES,
+    KINDS,
+    Action,
+    Finish,
+    Invalid,
+    Kind,
+    json_problem,
+    parse_json,
+    url_problem,
+)
 from fhir_gym.types import Json
 
 MAX_ACTION_LENGTH = 262_144

@@ -17,50 +17,8 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from fhir_gym.actions.model import EXAMPLES, Action, Delete, Finish, Get, Invalid, Post, Put
+from fhir_gym.actions.model import EXAMPLES, Action, Delete, Finish, Get, Invalid, Post, Put, too_deep
 from fhir_gym.types import Json
-
-_MAX_DEPTH = 64
-"""Maximum nesting depth of a body or an answer. FHIR resources are nested far less deeply."""
-_CONTAINERS = (list, dict)
-_LONG = re.compile(r"[0-9]{19}")
-
-
-def parse_json(text: str) -> tuple[Json, str | None]:
-    """Parse a JSON text, which may have integers of any size; return the value and an error message or None."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        return None, str(error)
-    problem = too_deep(value)
-    if problem is None and _LONG.search(text):
-        value = json.loads(text)  # orjson converts integers beyond 64 bits to floats
-    return value, problem
-
-
-def json_problem(text: str) -> str | None:
-    """Return an error message if a text is not valid JSON; None otherwise."""
-    try:
-        return too_deep(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        return str(error)
-
-
-def too_deep(value: Json) -> str | None:
-    """Return an error message if a decoded value is nested too deeply, else None."""
-    level: list[Json] = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        below: list[Json] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        level = [item for item in below if item and isinstance(item, _CONTAINERS)]
-        if not level:
-            return None
-    return f"it is nested more than {_MAX_DEPTH} levels deep"
-
 
 _TYPE = re.compile(r"\A[A-Z][A-Za-z]*\Z")
 _ID = re.compile(r"\A[A-Za-z0-9.-]{1,64}\Z")

@@ -127,7 +127,7 @@ def audit(
     _require_free(overwrite, ("--out", out), read=_file_of(world))  # --out may replace the task file
     _require_free(overwrite, ("--sheet", sheet), ("--html", html), read=[tasks, *_file_of(world), *_given(out)])
     from fhir_gym.art_curation.audit import audit_cases
-    from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
+    from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases
 
     cases = read_cases(tasks)
     with _opened(world) as opened:
@@ -159,7 +159,7 @@ def review(
     """
     _require_free(overwrite, ("--out", out), read=[verdicts])
     from fhir_gym.art_curation.review import apply_verdicts, read_verdicts
-    from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases, write_cases
+    from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases, write_cases
 
     reviewed = apply_verdicts(read_cases(tasks), read_verdicts(verdicts), keep_unreviewed=keep_unreviewed)
     write_cases(out, reviewed.cases)
@@ -288,9 +288,8 @@ def _write(
 ) -> None:
     """Write the requested files (kept tasks, review sheet, review page); if one of them fails, write none."""
     from fhir_gym.art_curation.audit import for_review
-    from fhir_gym.art_curation.page import review_page
-    from fhir_gym.art_curation.review import entries, review_sheet
-    from fhir_gym.tasks.packs.action_reasoning.task_file import dumped
+    from fhir_gym.art_curation.review import entries, review_page, review_sheet
+    from fhir_gym.tasks.packs.action_reasoning.file_task import dumped
 
     rows = entries(for_review(report, sample=sample, seed=seed))
     files: dict[Path, str | bytes] = {}
@@ -307,7 +306,7 @@ def _write(
 
 
 def _print_audit(report: AuditReport, as_json: bool) -> None:
-    from fhir_gym.art_curation.balance import COLUMNS, balance, balance_rows
+    from fhir_gym.art_curation.sweep import COLUMNS, balance, balance_rows
 
     if as_json:
         print_json({**report.plain(), "balance": balance(report.cases)})
@@ -336,8 +335,8 @@ def _print_audit(report: AuditReport, as_json: bool) -> None:
 
 def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[ReasoningCase, ...]:
     """Return the tasks to vary: the tasks of the file or, without a file, `count` generated tasks, balanced by kind."""
+    from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases
     from fhir_gym.tasks.packs.action_reasoning.generation import generate
-    from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 
     if file is not None:
         return read_cases(file)
@@ -357,7 +356,7 @@ def _tasks_of(records: Path) -> Path:
 def _require_same_tasks(path: Path, cases: Sequence[ReasoningCase]) -> None:
     """Raise TaskError if the sweep to resume has other tasks."""
     from fhir_gym.errors import TaskError
-    from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
+    from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases
 
     if path.exists() and read_cases(path) != tuple(cases):
         raise TaskError(f"{path} contains the tasks of another sweep; use --overwrite to start over")
@@ -370,7 +369,7 @@ def _do_sweep(
     from fhir_gym import rollouts
     from fhir_gym.art_curation.sweep import curve
     from fhir_gym.tasks.packs.action_reasoning.cases import ENV_ID
-    from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
+    from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 
     summary = Summary()
     with temporary_folder() as folder:
@@ -396,7 +395,7 @@ def _do_sweep(
 
 def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[ReasoningCase]) -> Iterator[Rollout]:
     """Yield the rollouts unchanged, and write the task file just before the first graded rollout."""
-    from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
+    from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 
     missing = True
     for rollout in rollouts:

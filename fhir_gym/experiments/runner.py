@@ -12,10 +12,17 @@ from fhir_gym import worlds
 from fhir_gym.agents import Agent, make_agent
 from fhir_gym.agents.factory import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.errors import TrainingBudgetError
-from fhir_gym.experiments.config import ExperimentConfig
-from fhir_gym.experiments.folder import ExperimentFolder, memory_file, rollout_file
-from fhir_gym.experiments.manifest import Manifest, own_agent
-from fhir_gym.experiments.status import ROLES, ExperimentStatus, ModelPrices, experiment_status, tracker_of
+from fhir_gym.experiments.folder import (
+    ROLES,
+    ExperimentFolder,
+    ExperimentStatus,
+    ModelPrices,
+    experiment_status,
+    memory_file,
+    rollout_file,
+    tracker_of,
+)
+from fhir_gym.experiments.manifest import ExperimentConfig, Manifest, own_agent
 from fhir_gym.fhir import World
 from fhir_gym.reflexion import MemoryTrainingConfig, ModelSettings, train_memory
 from fhir_gym.rollouts import BudgetTracker, Rollout, RunPlan, plan, run_plan, write_rollouts

@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from fhir_gym.fhir.clock import http_date, instant, milliseconds
-from fhir_gym.fhir.interaction_log import Interaction, Kind
 from fhir_gym.fhir.limits import Limits
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import Interaction, Kind, Request, Response
 from fhir_gym.fhir.store import Store
 from fhir_gym.fhir.urls import Pairs
 from fhir_gym.fhir.validation import check_valid

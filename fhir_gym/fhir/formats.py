@@ -9,8 +9,7 @@ from http import HTTPStatus
 from typing import Literal, NamedTuple
 
 from fhir_gym.fhir import serialization
-from fhir_gym.fhir.costs import json_values
-from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.limits import Limits, json_values
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization.turtle_writer import write_turtle

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fhir_gym.fhir.interaction_log import WRITES, Interaction, Kind
+from fhir_gym.fhir.messages import WRITES, Interaction, Kind
 
 _MARKS = ("$", "_")
 _OPERATION_METHODS = frozenset({"GET", "POST", "DELETE"})

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 
 from fhir_gym.fhir import search, serialization
 from fhir_gym.fhir.context import RequestContext
-from fhir_gym.fhir.costs import STEPS_OF_A_VALUE, json_values
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES
-from fhir_gym.fhir.interaction_log import Kind
 from fhir_gym.fhir.interactions import batch, write
-from fhir_gym.fhir.interactions.history import history
 from fhir_gym.fhir.interactions.operations import operate
-from fhir_gym.fhir.interactions.read import read, shape, vread
-from fhir_gym.fhir.messages import Response
+from fhir_gym.fhir.interactions.read import history, read, shape, vread
+from fhir_gym.fhir.limits import STEPS_OF_A_VALUE, json_values
+from fhir_gym.fhir.messages import Kind, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.routes import Target, parse_path, route
 from fhir_gym.fhir.urls import decode, decode_form, decode_query

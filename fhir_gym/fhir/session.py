@@ -18,13 +18,11 @@ from typing_extensions import override
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext, ServerCounters, Validation
-from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, WorkBudget, refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
 from fhir_gym.fhir.formats import requested_format, write_response
-from fhir_gym.fhir.interaction_log import Interaction
-from fhir_gym.fhir.limits import Limits
-from fhir_gym.fhir.messages import JSON, Request, Response
+from fhir_gym.fhir.limits import STEPS_OF_A_REQUEST, Limits, WorkBudget, refusal
+from fhir_gym.fhir.messages import JSON, Interaction, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
 from fhir_gym.fhir.protocol import Change, FhirSession

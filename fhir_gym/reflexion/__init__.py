@@ -8,7 +8,7 @@ from fhir_gym.reflexion.config import (
     make_memory_config,
 )
 from fhir_gym.reflexion.leak_filter import Filtered, InstanceData, LeakFilter
-from fhir_gym.reflexion.replies import Critique
+from fhir_gym.reflexion.reviewing import Critique
 from fhir_gym.reflexion.training import train_memory
 from fhir_gym.reflexion.training_folder import training_usage
 

@@ -23,8 +23,7 @@ from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.leak_filter import MAX_SITUATION, InstanceData, LeakFilter
-from fhir_gym.reflexion.prompts import lessons_text
-from fhir_gym.reflexion.reviewing import Review, Reviewer
+from fhir_gym.reflexion.reviewing import Review, Reviewer, lessons_text
 from fhir_gym.reflexion.training_folder import ROLES, TrainingFolder, require_budget
 from fhir_gym.rollouts import (
     Budget,

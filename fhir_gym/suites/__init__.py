@@ -1,9 +1,18 @@
 """Suites: named lists of episodes, and evaluations that write a result card."""
 
 from fhir_gym.suites.card import Card, Figures, PackCard, Share, card_markdown, results_table, suite_remarks
-from fhir_gym.suites.catalogue import OFFICIAL, get_suite, known_suites, suite_names
 from fhir_gym.suites.runner import evaluate
-from fhir_gym.suites.suite import Suite, SuiteContent, SuiteEpisode, balanced, open_suite
+from fhir_gym.suites.suite import (
+    OFFICIAL,
+    Suite,
+    SuiteContent,
+    SuiteEpisode,
+    balanced,
+    get_suite,
+    known_suites,
+    open_suite,
+    suite_names,
+)
 
 __all__ = [
     "OFFICIAL",

@@ -18,8 +18,7 @@ from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Budget, BudgetTracker, Prices, Rollout, read_rollouts, run_plan, write_rollouts
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
-from fhir_gym.suites.catalogue import get_suite
-from fhir_gym.suites.suite import Suite, SuiteContent, open_suite
+from fhir_gym.suites.suite import Suite, SuiteContent, get_suite, open_suite
 
 
 def evaluate(

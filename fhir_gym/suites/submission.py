@@ -14,8 +14,7 @@ from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Rollout, Turn, read_rollouts
 from fhir_gym.rollouts.timeline import replay
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
-from fhir_gym.suites.catalogue import get_suite
-from fhir_gym.suites.suite import Suite, SuiteContent, open_suite
+from fhir_gym.suites.suite import Suite, SuiteContent, get_suite, open_suite
 from fhir_gym.tasks import REWARD_RULES, get_pack
 
 _MOST_NAMED = 3

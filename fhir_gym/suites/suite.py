@@ -1,4 +1,4 @@
-"""A suite (a named list of episodes with their settings), and its content in open worlds."""
+"""Suites (named lists of episodes with settings), their content in open worlds, and the installed suites by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 from fhir_gym import worlds
+from fhir_gym.arguments import require_name
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, PluginError
 from fhir_gym.fhir import World
+from fhir_gym.plugins import SUITES as GROUP
+from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
 from fhir_gym.rollouts import EpisodeSpec, RunPlan, TaskRecord
-from fhir_gym.tasks import Grading, find_task, get_pack
+from fhir_gym.tasks import SPLITS, Grading, find_task, get_pack, task_set
 from fhir_gym.types import Phrasing
 
 
@@ -190,3 +193,140 @@ def _hash(suite: Suite, by_env: Mapping[str, World], tasks: Mapping[tuple[str, s
     episodes = [[*episode, tasks[episode[:3]].hash] for episode in suite.episodes]
     text = json.dumps([suite.grading, packs, episodes], ensure_ascii=False)
     return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+_APPOINTMENT, _GENETIC = "FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"
+_MEDAGENTBENCH, _REASONING = "FHIRAgent/MedAgentBench-v0", "FHIRAgent/ActionReasoning-v0"
+
+# A suite lists its tasks, so that a new task of a pack does not change an existing suite.
+_TASKS: Mapping[str, str] = {
+    _APPOINTMENT: "01 02a 02b 03 04a 04b 05 06a 06b 07 08a 08b 09a 09b 09c 09d 10a 10b 11a 11b 11c 11d 12a 12b 12c 12d "
+    "13a 13b 14a 14b 15a 15b 15c 16a 16b 16c 17a 17b",
+    _GENETIC: "20 21a 21b 21c 22",
+    _MEDAGENTBENCH: "01 02 03 04 05 06 07 08 09 10",
+    _REASONING: "01 02 03 04 05 06",
+}
+_QUICK_APPOINTMENT = (
+    "01 02a 03 04a 05 06a 06b 07 08a 08b 09a 09b 10a 10b 11a 11b 12a 12b 13a 13b 14a 14b 15a 15b 16a 16b 17a 17b"
+)
+"""One or two tasks of each number."""
+_PHRASINGS: Mapping[str, int] = {_APPOINTMENT: 3, _GENETIC: 3, _MEDAGENTBENCH: 3, _REASONING: 4}
+"""The number of phrasings that all tasks of a pack have."""
+_TEST = SPLITS["test"].start
+
+OFFICIAL = "medagentbench-official-v1"
+_OFFICIAL_KEYS = tuple(f"task{kind}_{number}" for kind in range(1, 11) for number in range(1, 31))
+
+
+def _quick() -> Suite:
+    counts = {_APPOINTMENT: 1, _GENETIC: 2, _MEDAGENTBENCH: 1, _REASONING: 2}
+    return _suite("quick-v1", "a first impression of all packs", counts, {**_TASKS, _APPOINTMENT: _QUICK_APPOINTMENT})
+
+
+def _core() -> Suite:
+    return _suite("core-v1", "every task of all packs equally often", dict.fromkeys(_TASKS, 7))
+
+
+def _suite(name: str, about: str, counts: Mapping[str, int], tasks: Mapping[str, str] = _TASKS) -> Suite:
+    """Return a suite with the first test variations of each task; `counts` gives their number for each pack."""
+    episodes: list[SuiteEpisode] = []
+    for env_id, count in counts.items():
+        numbers = range(_TEST, _TEST + count)
+        episodes += balanced(env_id, tasks[env_id].split(), numbers, _PHRASINGS[env_id])
+    return Suite(name, about, tuple(episodes))
+
+
+_SHIPPED: Mapping[str, Callable[[], Suite]] = {
+    "quick-v1": _quick,
+    "core-v1": _core,
+    "appointment-v1": lambda: _suite("appointment-v1", "the appointment tasks", {_APPOINTMENT: 10}),
+    "genetic-testing-v1": lambda: _suite("genetic-testing-v1", "the genetic testing tasks", {_GENETIC: 40}),
+    "medagentbench-v1": lambda: _suite("medagentbench-v1", "our tasks after MedAgentBench", {_MEDAGENTBENCH: 30}),
+    "action-reasoning-v1": lambda: _suite("action-reasoning-v1", "the lab-reasoning tasks", {_REASONING: 50}),
+}
+
+
+def suite_names() -> tuple[str, ...]:
+    """Return the names of all suites: first the suites of this package, then those of installed distributions."""
+    own = (*_SHIPPED, OFFICIAL)
+    return (*own, *(name for name in sorted(entry_points_of(GROUP)) if name not in own))
+
+
+def get_suite(
+    name: str,
+    *,
+    task_file: str | Path | None = None,
+    funcs_file: str | Path | None = None,
+    world: World | str | Path | None = None,
+) -> Suite:
+    """Return a suite by its name.
+
+    Args:
+        name: Name of the suite.
+        task_file: MedAgentBench's own file with 300 tasks; only `OFFICIAL` needs it, because it is not part of this
+            package.
+        funcs_file: MedAgentBench's function list, which the prompts of `OFFICIAL` then contain; None for no list.
+        world: A world with MedAgentBench's patients; only `OFFICIAL` needs it.
+
+    Raises:
+        UnknownNameError: There is no such suite.
+        TaskError: The task file or the function list is unusable.
+        PluginError: The suite of an installed distribution is broken.
+        FhirGymError: A file or the world is missing or superfluous.
+
+    Examples:
+        >>> len(get_suite("quick-v1").episodes)
+        60
+    """
+    arguments = {"task_file": task_file, "funcs_file": funcs_file, "world": world}
+    require_name("suite", name, suite_names())
+    if name == OFFICIAL:
+        return _official(task_file, funcs_file, world)
+    superfluous = [option for option, value in arguments.items() if value is not None]
+    if superfluous:
+        raise FhirGymError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
+    if name in _SHIPPED:
+        return _SHIPPED[name]()
+    point = entry_points_of(GROUP)[name]
+    loaded = load_plugin(point)
+    suite = loaded if isinstance(loaded, Suite) or not callable(loaded) else call_plugin(point, loaded)
+    if not isinstance(suite, Suite) or suite.name != name:
+        raise plugin_error(point, f"is not a Suite with the name {name!r}")
+    return suite
+
+
+def known_suites() -> Iterator[Suite]:
+    """Yield all suites that need no files; a broken suite of an installed distribution causes a warning."""
+    for name in suite_names():
+        try:
+            if name != OFFICIAL:
+                yield get_suite(name)
+        except PluginError as error:
+            warn_about(error)
+
+
+def _official(task_file: str | Path | None, funcs_file: str | Path | None, world: World | str | Path | None) -> Suite:
+    """Return the suite of MedAgentBench's own 300 tasks."""
+    if task_file is None or world is None:
+        missing = "task file (test_data_v2.json)" if task_file is None else "patients as a world"
+        raise FhirGymError(f"suite {OFFICIAL} needs the benchmark's own {missing}; see docs/medagentbench.md")
+    keys = tuple(task_set(_MEDAGENTBENCH, task_file, funcs_file))
+    _require_official(keys, task_file)
+    return Suite(
+        OFFICIAL,
+        "the 300 tasks of MedAgentBench's own task file",
+        tuple(SuiteEpisode(_MEDAGENTBENCH, key, 0, 0) for key in keys),
+        grading="official",
+        world=world,
+        task_file=task_file,
+        funcs_file=funcs_file,
+    )
+
+
+def _require_official(keys: Iterable[str], task_file: str | Path) -> None:
+    given_keys, official_keys = set(keys), set(_OFFICIAL_KEYS)
+    if given_keys != official_keys:
+        raise FhirGymError(
+            f"{task_file} has {len(given_keys)} tasks, {len(given_keys & official_keys)} of the 300 tasks of suite "
+            f"{OFFICIAL}: it needs the benchmark's test_data_v2.json"
+        )

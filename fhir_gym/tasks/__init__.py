@@ -11,6 +11,7 @@ from fhir_gym.tasks.core.ids import IdAllocator
 from fhir_gym.tasks.core.params import LabelledRequest, Params, SceneParams
 from fhir_gym.tasks.core.registry import (
     Pack,
+    TaskSet,
     find_packs,
     find_task,
     get_pack,
@@ -33,7 +34,6 @@ from fhir_gym.tasks.core.splits import (
     split_of,
 )
 from fhir_gym.tasks.core.task import Dial, ExpectedChange, Gold, LatestResponse, Task
-from fhir_gym.tasks.core.task_sets import TaskSet
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, Simulation, TurnProtocol
 from fhir_gym.tasks.core.variation import Variation
 from fhir_gym.tasks.grading.answers import (

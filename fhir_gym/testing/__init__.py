@@ -7,7 +7,7 @@ Examples:
     True
 """
 
-from fhir_gym.testing.chat_server import (
+from fhir_gym.testing.servers import (
     FAULTS,
     ChatServer,
     Fault,
@@ -16,8 +16,8 @@ from fhir_gym.testing.chat_server import (
     ScriptedReply,
     random_faults,
     scripted_policy,
+    serving,
 )
-from fhir_gym.testing.fhir import serving
 from fhir_gym.testing.study_policies import StudyModel
 
 __all__ = [

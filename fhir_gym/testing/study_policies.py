@@ -17,7 +17,7 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task, get_task
-from fhir_gym.testing.chat_server import ScriptedReply
+from fhir_gym.testing.servers import ScriptedReply
 
 Call = tuple[str, dict[str, Any]]
 """Name and arguments of a call of a tool that looks something up."""

@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.files import atomic_write
 from fhir_gym.worlds.batches import batches
 from fhir_gym.worlds.loading import Progress
-from fhir_gym.worlds.upload_plan import UploadPlan
+from fhir_gym.worlds.uploading import UploadPlan
 
 ExportFormat = Literal["ndjson", "transaction"]
 """Format of an export: one NDJSON file for each type as in FHIR Bulk Data, or transaction Bundles to post in order."""

@@ -12,7 +12,7 @@ from fhir_gym.fhir import serialization
 from fhir_gym.fhir.clock import moment_of
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.store.manifest import YEARS
+from fhir_gym.fhir.store.builder import YEARS
 from fhir_gym.fhir.store.update_times import clinical_dates
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource

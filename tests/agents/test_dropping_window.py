@@ -28,7 +28,7 @@ from fhir_gym.observations import read_response
 from fhir_gym.rollouts import ExportSummary, Format, Rollout, Selection, export, read_rollouts, run, write_rollouts
 from fhir_gym.tasks import Gold, LatestResponse, get_task
 from fhir_gym.testing import ChatServer, ScriptedReply
-from fhir_gym.testing.chat_server import ReplyPolicy, offers_actions
+from fhir_gym.testing.servers import ReplyPolicy, offers_actions
 from tests.agents.test_lookups import Shelf
 
 APPOINTMENT, SHIFT = "FHIRAgent/Appointment-v0", "FHIRAgent/Shift-v0"

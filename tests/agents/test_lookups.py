@@ -17,7 +17,7 @@ from fhir_gym.errors import FhirGymError, InfraError, TrainingError, UnknownName
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, ExportSummary, Format, Rollout, export, read_rollouts, run, write_rollouts
 from fhir_gym.testing import ChatServer, GoldOverChat, ScriptedReply
-from fhir_gym.testing.chat_server import ReplyPolicy
+from fhir_gym.testing.servers import ReplyPolicy
 from fhir_gym.training.examples import make_example
 from fhir_gym.types import Json
 

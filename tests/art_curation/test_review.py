@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from fhir_gym.art_curation.audit import AuditReport, for_review
-from fhir_gym.art_curation.page import review_page
 from fhir_gym.art_curation.review import (
     COLUMNS,
     ReviewEntry,
@@ -20,6 +19,7 @@ from fhir_gym.art_curation.review import (
     digest,
     entries,
     read_verdicts,
+    review_page,
     review_sheet,
 )
 from fhir_gym.errors import RecordError, UnknownNameError

@@ -16,8 +16,8 @@ import pytest
 from fhir_gym.art_curation import rephrase
 from fhir_gym.cli import main
 from fhir_gym.rollouts import read_rollouts
+from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS
-from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 from fhir_gym.testing import ChatServer
 from tests.cli.conftest import Cli
 

@@ -12,7 +12,7 @@ from fhir_gym.rollouts.record import AgentRecord, TaskRecord, Timings, WorldReco
 from fhir_gym.tasks import Check, Diagnosis, Verdict
 from fhir_gym.tasks.grading.tool_usage import Calls, Tool, ToolUsage
 from fhir_gym.tasks.grading.verdict import Evidence
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
+from fhir_gym.tasks.packs.action_reasoning.cases import ErrorLabel
 
 TASKS = {
     "01": ("Enter a new patient", "Patient Records", "action", 1),

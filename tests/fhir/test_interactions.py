@@ -11,7 +11,7 @@ import pytest
 from fhir_gym.fhir import Limits, Request, Response, Session, World
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.remote_interactions import interactions
-from fhir_gym.fhir.interaction_log import Interaction
+from fhir_gym.fhir.messages import Interaction
 from tests.fhir.request_parts import request_parts
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR

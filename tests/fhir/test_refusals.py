@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Limits, Request, Response, Session, World
-from fhir_gym.fhir.costs import refusing
+from fhir_gym.fhir.limits import refusing
 from fhir_gym.fhir.outcome import FhirError
 
 FHIR = {"content-type": "application/fhir+json"}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Limits, Request, Response, Session, World, WorldBuilder
-from fhir_gym.fhir.costs import WorkBudget
 from fhir_gym.fhir.index import TABLES
+from fhir_gym.fhir.limits import WorkBudget
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Resource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fhir_gym.fhir.interactions.storage_outcome import Success, SuccessOutcome
+from fhir_gym.fhir.interactions.persistence import Success, SuccessOutcome
 
 
 @pytest.mark.parametrize("kind", list(Success))

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 import fhir_gym
 from fhir_gym.testing import ChatServer
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from tests.integrations.contract import APPOINTMENT, Outcome, Policy, TrainerContract, idle, looking, row_of
 
 AGENT = "fhir_gym.integrations.agent_lightning:FHIRAgent"

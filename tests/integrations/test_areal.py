@@ -21,7 +21,7 @@ from areal.utils import stats_tracker
 import fhir_gym
 from fhir_gym.errors import InfraError
 from fhir_gym.integrations.areal import FHIRWorkflow
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from tests.integrations.characters import EOS, CharacterTokenizer, reply_to
 from tests.integrations.contract import APPOINTMENT, Outcome, Policy, TrainerContract, idle, looking, row_of
 

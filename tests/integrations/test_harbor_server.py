@@ -32,7 +32,7 @@ from fhir_gym.integrations.harbor import (
 )
 from fhir_gym.integrations.harbor.task_folders import BASE_URL, ORIGIN
 from fhir_gym.rollouts import plan, run_plan
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from tests.integrations.gold import GoldEpisode, one_task_of_each_pack
 
 SEARCH = GoldEpisode("FHIRAgent/Appointment-v0", "02a", 1_000)

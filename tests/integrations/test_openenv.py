@@ -34,7 +34,7 @@ from fhir_gym.integrations.openenv.server import FHIREnvironment
 from fhir_gym.integrations.publish import write_openenv_folder
 from fhir_gym.tasks import pack_ids
 from fhir_gym.testing import serving as serving_fhir
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
 
 ENV_ID = "FHIRAgent/Appointment-v0"

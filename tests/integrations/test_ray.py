@@ -23,8 +23,8 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, RayCluster, Rollout, read_rollouts, run
 from fhir_gym.rollouts.ray_cluster import Shipment
 from fhir_gym.tasks import pack_ids
+from fhir_gym.tasks.packs.action_reasoning.file_task import dumped
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
-from fhir_gym.tasks.packs.action_reasoning.task_file import dumped
 from fhir_gym.worlds.cache import cache_dir
 from tests.rollouts.test_concurrent import Slow
 

@@ -27,7 +27,7 @@ from fhir_gym.errors import MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, TaskTools, ToolSet, WorldTools, make_app, make_server, require_sdk
 from fhir_gym.tasks import get_task, pack_ids, task_keys
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from tests.mcp_servers.clients import APPOINTMENT, Caller, play_gold
 
 FHIR = [sys.executable, "-m", "fhir_gym", "mcp", "fhir"]

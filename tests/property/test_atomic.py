@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fhir_gym.fhir import Limits, Response, Session, World, costs
+from fhir_gym.fhir import Limits, Response, Session, World, limits
 from fhir_gym.fhir.store import store as store_module
 from tests.fhir.writing import entry, patient
 from tests.property.model import Op
@@ -213,7 +213,7 @@ def test_a_request_broken_off_anywhere_leaves_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """If SQLite interrupts a write, its savepoints are lost; the session must recover."""
-    for module in (store_module, costs):
+    for module in (store_module, limits):
         monkeypatch.setattr(module, "PORTION", 1)
 
     def observed(number: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.reflexion import MemoryTrainingConfig, ModelSettings
-from fhir_gym.reflexion.prompts import EVALUATOR_PROMPT, LESSONS_HEADING, REFLECTOR_PROMPT
+from fhir_gym.reflexion.reviewing import EVALUATOR_PROMPT, LESSONS_HEADING, REFLECTOR_PROMPT
 from fhir_gym.testing import ChatServer, ScriptedReply
 
 Request = Mapping[str, Any]

@@ -8,7 +8,7 @@ import pytest
 
 import fhir_gym
 from fhir_gym.agents import ScriptedAgent
-from fhir_gym.reflexion.prompts import evaluator_message, reflector_message
+from fhir_gym.reflexion.reviewing import evaluator_message, reflector_message
 from fhir_gym.rollouts import Rollout
 
 

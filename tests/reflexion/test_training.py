@@ -12,10 +12,10 @@ from fhir_gym.agents import IdleAgent, Usage
 from fhir_gym.agents.memory import Memory
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, TaskError, TrainingBudgetError, TrainingError
 from fhir_gym.reflexion import MemoryTrainingConfig, train_memory, training_usage
-from fhir_gym.reflexion.prompts import LESSONS_HEADING
+from fhir_gym.reflexion.reviewing import LESSONS_HEADING
 from fhir_gym.rollouts import Budget, BudgetTracker, Prices
 from fhir_gym.testing import ChatServer, ScriptedReply
-from fhir_gym.testing.chat_server import Fault
+from fhir_gym.testing.servers import Fault
 from tests.reflexion.conftest import LESSONS, Study, role
 
 PACK = "FHIRAgent/Appointment-v0"

@@ -12,7 +12,7 @@ from fhir_gym.actions import Finish
 from fhir_gym.soundness.near_misses import hidden_writes, near_misses
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
-from fhir_gym.soundness.verdict_checker import VerdictChecker
+from fhir_gym.soundness.task_check import VerdictChecker
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World

@@ -15,7 +15,7 @@ from fhir_gym.errors import UnknownNameError
 from fhir_gym.soundness import TaskReport, by_world, check, check_task, merge_reports
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
-from fhir_gym.soundness.verdict_checker import VerdictChecker
+from fhir_gym.soundness.task_check import VerdictChecker
 from fhir_gym.tasks import Gold, LatestResponse, TimedRequest, get_task, pack_ids, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.packs.appointment.t02_search_patient import SearchExistingPatient

@@ -10,7 +10,7 @@ import pytest
 from fhir_gym.actions import Action, Finish, Get, parse
 from fhir_gym.soundness import SoundnessReport, TaskReport, check_task
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
-from fhir_gym.soundness.verdict_checker import VerdictChecker
+from fhir_gym.soundness.task_check import VerdictChecker
 from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Task, get_task, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.grading.answers import CountAnswer

@@ -20,7 +20,7 @@ from fhir_gym.agents import EpisodeContext, GoldAgent, ScriptedAgent
 from fhir_gym.errors import FhirGymError, InfraError, RecordError, UnknownNameError, WrongTypeError
 from fhir_gym.files import FileLock
 from fhir_gym.rollouts import Budget, Prices, read_rollouts, write_rollouts
-from fhir_gym.suites import OFFICIAL, Card, Suite, catalogue, evaluate, get_suite
+from fhir_gym.suites import OFFICIAL, Card, Suite, evaluate, get_suite, suite
 from fhir_gym.testing import ChatServer
 from tests.cli.conftest import cli as cli  # a fixture
 from tests.suites.conftest import APPOINTMENT
@@ -222,7 +222,7 @@ def test_wrong_arguments_are_refused_at_once(tiny: Suite, tmp_path: Path) -> Non
 @pytest.fixture
 def shipped(tiny: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command find the suite."""
-    monkeypatch.setitem(catalogue._SHIPPED, tiny.name, lambda: tiny)
+    monkeypatch.setitem(suite._SHIPPED, tiny.name, lambda: tiny)
 
 
 @pytest.mark.usefixtures("shipped")

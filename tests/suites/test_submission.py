@@ -16,7 +16,7 @@ from fhir_gym.cli import main
 from fhir_gym.errors import RecordError
 from fhir_gym.suites import Suite, evaluate
 from fhir_gym.suites.submission import check_submission
-from fhir_gym.testing.chat_server import ChatServer, ScriptedReply, offers_actions
+from fhir_gym.testing.servers import ChatServer, ScriptedReply, offers_actions
 
 Records = list[dict[str, Any]]
 

@@ -18,7 +18,6 @@ from fhir_gym.tasks.grading.comparison import (
     same_moment,
     same_record,
     same_reference,
-    same_set,
     same_telephone,
     same_text,
 )
@@ -186,12 +185,6 @@ def test_parse_reference(value: Any, found: tuple[str, str] | None) -> None:
     assert parse_reference(value, BASE) == found
     assert same_reference(value, "Patient/12", BASE) is (found is not None)
     assert not same_reference(value, "Patient/13", BASE)
-
-
-def test_same_set() -> None:
-    assert same_set([1, {"a": 1, "b": 2}], [{"b": 2, "a": 1}, 1])
-    assert not same_set([1, 1], [1])
-    assert not same_set([1], [2])
 
 
 BEFORE = {

@@ -9,7 +9,7 @@ from fhir_gym.tasks import Check, Diagnosis, FinishedEpisode, Verdict, grade
 from fhir_gym.tasks.core.grader import SharedFindings
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
 from fhir_gym.tasks.grading.verdict import Evidence
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.cases import ERRORS
 
 from .fakes import Greeting, GreetingParams, end_state, fake_world
 

@@ -11,7 +11,7 @@ import pytest
 
 from fhir_gym.actions import Action, Get, Post, to_request
 from fhir_gym.fhir import Limits, Request, Response, Session, World
-from fhir_gym.fhir.interaction_log import Interaction
+from fhir_gym.fhir.messages import Interaction
 from fhir_gym.tasks import FinishedEpisode, LatestResponse, LoggedRequest, get_task, grade
 from fhir_gym.tasks.core.grader import find_evidence
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession

@@ -9,8 +9,7 @@ import pytest
 from fhir_gym.actions import Action, Delete, Get, Patch, Post, Put, to_request
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.remote_interactions import interactions
-from fhir_gym.fhir.interaction_log import Interaction
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import Interaction, Request, Response
 from fhir_gym.tasks.grading.end_state import LoggedRequest
 from fhir_gym.tasks.grading.tool_usage import measure
 from tests.fhir.request_parts import request_parts

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import fhir_gym
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from fhir_gym.web.app import create_viewer
 from tests.browser import Browser, browser
 

@@ -9,7 +9,7 @@ import pytest
 
 import fhir_gym
 from fhir_gym.agents.chat_messages import ModelReply
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from fhir_gym.web import create_viewer, export_viewer
 from tests.browser import Browser, Key, missing
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 from fhir_gym.web import create_viewer, export_viewer
 from tests.browser import Browser, Key, missing
 from tests.web.episodes import edited

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 
 
 @contextmanager

@@ -21,10 +21,9 @@ from fhir_gym.fhir.serialization import normalise
 from fhir_gym.types import Resource
 from fhir_gym.worlds import catalogue, cohort
 from fhir_gym.worlds.cohort import sampling
-from fhir_gym.worlds.cohort.observations import observation
+from fhir_gym.worlds.cohort.charts import observation
 from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient, draw_segments
-from fhir_gym.worlds.cohort.physiology import CRITICAL, Excursion, limits
-from fhir_gym.worlds.cohort.sampling import Measurement
+from fhir_gym.worlds.cohort.sampling import CRITICAL, Excursion, Measurement, limits
 from fhir_gym.worlds.hospital import people
 from fhir_gym.worlds.hospital.labs import LABS
 from fhir_gym.worlds.hospital.seeded_random import SeededRandom

@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.types import Resource
 from fhir_gym.worlds.batches import batches
 from fhir_gym.worlds.bundles import rewrite_references
-from fhir_gym.worlds.upload_plan import UploadPlan
+from fhir_gym.worlds.uploading import UploadPlan
 from tests.worlds.linked_world import linked_resources, write_world
 
 

@@ -9,8 +9,16 @@ from fhir_gym.agents.memory.embedders import (
     MiniLmEmbedder,
     make_embedder,
 )
-from fhir_gym.agents.memory.memory import MEMORY_VERSION, Deduplicator, Memory, MemoryHeader
-from fhir_gym.agents.memory.reflection import OPERATIONS, Provenance, Reflection, find_operation
+from fhir_gym.agents.memory.memory import (
+    MEMORY_VERSION,
+    OPERATIONS,
+    Deduplicator,
+    Memory,
+    MemoryHeader,
+    Provenance,
+    Reflection,
+    find_operation,
+)
 
 __all__ = [
     "EMBEDDERS",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from fhir_gym.actions.tools import parse_json, too_deep
+from fhir_gym.actions.model import parse_json, too_deep
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.types import Json

@@ -10,9 +10,8 @@ from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
 from fhir_gym.fhir.formats import requested_format, write_response
-from fhir_gym.fhir.interaction_log import WRITES, Interaction
 from fhir_gym.fhir.limits import Limits
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import WRITES, Interaction, Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.urls import decode_query
 from fhir_gym.types import Resource

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
-from fhir_gym.fhir.interaction_log import WRITES, Effect, Interaction
 from fhir_gym.fhir.interactions.operations import CHANGE_META
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import WRITES, Effect, Interaction, Request, Response
 from fhir_gym.fhir.routes import attempted
 from fhir_gym.types import Json, Resource
 

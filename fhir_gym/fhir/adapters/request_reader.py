@@ -17,16 +17,15 @@ from urllib.parse import quote, urlencode
 
 from fhir_gym.fhir import search, serialization
 from fhir_gym.fhir.adapters.outgoing import FHIR_JSON, Outgoing, RefusedEntry, RequestPart, is_bundle
-from fhir_gym.fhir.costs import WorkBudget, json_values, refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
-from fhir_gym.fhir.interaction_log import WRITES, Kind
 from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, read_entries, read_patch_resource
 from fhir_gym.fhir.interactions.conditional import if_none_exist
 from fhir_gym.fhir.interactions.operations import CHANGE_META, is_implemented, posted_meta
 from fhir_gym.fhir.interactions.patch import FhirPathPatch, JsonPatch, read_patch
 from fhir_gym.fhir.interactions.read import shape
 from fhir_gym.fhir.interactions.write import media_type, parse_body, posted_resource, preference
-from fhir_gym.fhir.messages import JSON, Request, Response
+from fhir_gym.fhir.limits import WorkBudget, json_values, refusing
+from fhir_gym.fhir.messages import JSON, WRITES, Kind, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routes import Target, parse_path, route
 from fhir_gym.fhir.session import without_surrogates

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from fhir_gym.fhir.fhirpath.search_paths import PathStep, SearchPath
-from fhir_gym.fhir.index.dates import DAY_MS
 from fhir_gym.fhir.index.specs import index_spec
-from fhir_gym.fhir.index.values import WRITERS, RowBuffer, Writer, compartment_key, relative_reference, truth
+from fhir_gym.fhir.index.values import DAY_MS, WRITERS, RowBuffer, Writer, compartment_key, relative_reference, truth
 from fhir_gym.types import Json, Resource
 
 _Walk = Callable[[Json, RowBuffer], None]

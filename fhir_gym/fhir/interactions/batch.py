@@ -14,21 +14,19 @@ from typing import Any
 
 from fhir_gym.fhir import search
 from fhir_gym.fhir.context import RequestContext
-from fhir_gym.fhir.costs import BYTES_A_STEP, refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, children
-from fhir_gym.fhir.interaction_log import Interaction
 from fhir_gym.fhir.interactions import conditional, persistence
 from fhir_gym.fhir.interactions.bundle_entry import BundleEntry, no_verb, read_entries, read_patch_resource
-from fhir_gym.fhir.interactions.persistence import WriteContext, WriteResult
+from fhir_gym.fhir.interactions.persistence import Success, WriteContext, WriteResult
 from fhir_gym.fhir.interactions.read import existing
 from fhir_gym.fhir.interactions.references import check_unreferenced, resolve_reference
-from fhir_gym.fhir.interactions.storage_outcome import Success
 from fhir_gym.fhir.interactions.write import parse_body, preference
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.limits import BYTES_A_STEP, refusing
+from fhir_gym.fhir.messages import Interaction, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.serialization import MAX_DEPTH, dumps
-from fhir_gym.fhir.serialization.errors import ParseError
 from fhir_gym.fhir.serialization.json_text import read_object
+from fhir_gym.fhir.serialization.primitives import ParseError
 from fhir_gym.fhir.store import ResourceRow
 from fhir_gym.types import Resource
 

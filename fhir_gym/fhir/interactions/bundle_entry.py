@@ -9,8 +9,8 @@ from typing import Any
 
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
-from fhir_gym.fhir.interaction_log import WRITES, Interaction
 from fhir_gym.fhir.interactions.patch import FhirPathPatch, Patch, read_patch
+from fhir_gym.fhir.messages import WRITES, Interaction
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.routes import attempted
 from fhir_gym.fhir.urls import decode

@@ -9,8 +9,7 @@ from fhir_gym.fhir import search
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.interactions import persistence
 from fhir_gym.fhir.interactions.patch import Patch
-from fhir_gym.fhir.interactions.persistence import WriteContext, WriteResult
-from fhir_gym.fhir.interactions.storage_outcome import Success
+from fhir_gym.fhir.interactions.persistence import Success, WriteContext, WriteResult
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.store import ResourceRow
 from fhir_gym.types import Resource

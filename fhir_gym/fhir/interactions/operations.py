@@ -8,20 +8,18 @@ from typing import Any
 
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
-from fhir_gym.fhir.costs import check_size, steps_of_storing, steps_of_subset
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES, patient_parameters, search_parameters
 from fhir_gym.fhir.hash_order import resources_in_hash_order
 from fhir_gym.fhir.index import index_spec
-from fhir_gym.fhir.interaction_log import Effect, Interaction
 from fhir_gym.fhir.interactions.persistence import check_room
 from fhir_gym.fhir.interactions.read import existing, existing_version, known
 from fhir_gym.fhir.interactions.references import check_unreferenced
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.limits import check_size, steps_of_storing, steps_of_subset
+from fhir_gym.fhir.messages import Effect, Interaction, Request, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.routes import Target
-from fhir_gym.fhir.search.bundles import fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import FULLTEXT, no_fulltext
-from fhir_gym.fhir.search.engine import CompiledQuery, SearchResult, fetch, remember
+from fhir_gym.fhir.search.engine import CompiledQuery, SearchResult, fetch, fill, remember, searchset
 from fhir_gym.fhir.search.includes import CHUNK, MAX_INCLUDED, MAX_ROUNDS, check_number, included, referring
 from fhir_gym.fhir.search.predicates import MAX_VALUES
 from fhir_gym.fhir.search.query import DEFAULT_COUNT, Include, SearchOptions, Shape, parse_options

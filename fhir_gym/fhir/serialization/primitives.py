@@ -1,7 +1,7 @@
 """Check primitive values by type, with HAPI's rules and messages.
 
 A check takes the element's JSON name and a JSON scalar, and returns the value to store. For a blank value, which is
-dropped, the check returns None.
+dropped, the check returns None. A `Number` keeps its digits, because the precision of a decimal is part of its value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,58 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 from fhir_gym.fhir import definitions
-from fhir_gym.fhir.serialization.errors import ParseError, invalid_value
-from fhir_gym.fhir.serialization.numbers import Number, canonical
+from fhir_gym.fhir.outcome import FhirError
+
+# The range of integers that orjson can write.
+_INT64 = range(-(2**63), 2**63)
+_INT64_TEXT = 20
+
+
+class Number(float):
+    """A float that keeps its JSON text; `serialization.dumps` writes that text."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Number:
+        """Parse a JSON number."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        return (self.text,)
+
+
+def integer(text: str) -> int | Number:
+    """Parse a JSON integer; an integer that exceeds 64 bits becomes a `Number`."""
+    if len(text) > _INT64_TEXT:
+        return Number(text)
+    value = int(text)
+    return value if value in _INT64 else Number(text)
+
+
+def canonical(text: str) -> str:
+    """Format a number as Java's `BigDecimal` does: same digits, normalised exponent, no negative zero."""
+    if len(text) < 9 and text[-1] not in "0." and text.lstrip("-")[:1] not in (".", "+") and "e" not in text.lower():
+        return text
+    value = Decimal(text)
+    return str(abs(value)) if not value else str(value)
+
+
+class ParseError(ValueError):
+    """A body or resource that HAPI's parser refuses, with HAPI's message but without its prefix."""
+
+
+def invalid_value(element: str, value: str, reason: str) -> ParseError:
+    """Return the error for an invalid primitive value."""
+    return ParseError(f'HAPI-1821: [element="{element}"] Invalid attribute value "{value}": {reason}')
+
+
+def refusal(error: ParseError) -> FhirError:
+    """Return the FHIR error for a request body that cannot be parsed."""
+    return FhirError(400, f"HAPI-0450: Failed to parse request body as JSON resource. Error was: {error}")
+
 
 Scalar = str | int | float | bool
 Check = Callable[[str, Scalar], Scalar | None]

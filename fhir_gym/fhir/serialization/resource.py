@@ -1,4 +1,4 @@
-"""Convert decoded JSON to a resource as HAPI stores it: with ordered elements, and without invalid elements.
+"""Convert a body or decoded JSON to a resource as HAPI stores it: elements in order, and none that are invalid.
 
 Like HAPI's parser, this parser reads elements in the order of the body and raises at the first invalid value. Then it
 sorts the elements in the order of the definition.
@@ -13,11 +13,21 @@ from typing import Any
 from uuid import UUID
 
 from fhir_gym.fhir import definitions
-from fhir_gym.fhir.serialization.errors import ParseError, invalid_value
-from fhir_gym.fhir.serialization.json_text import dumps
-from fhir_gym.fhir.serialization.lenient_json import too_deep
-from fhir_gym.fhir.serialization.primitives import Scalar, check_for, is_blank, text_of
-from fhir_gym.types import Resource
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.serialization.json_text import dumps, read_object, too_deep
+from fhir_gym.fhir.serialization.primitives import (
+    ParseError,
+    Scalar,
+    check_for,
+    invalid_value,
+    is_blank,
+    refusal,
+    text_of,
+)
+from fhir_gym.types import Json, Resource
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Maximum size of a body."""
 
 _SCALARS = (str, int, float)
 _PRIMITIVE, _COMPLEX, _EXTENSION, _RESOURCE = range(4)
@@ -412,3 +422,58 @@ def _minted_id(resource: Resource, position: int) -> str:
     """Return a UUID for a contained resource without an id, derived from its content (HAPI's UUIDs are random)."""
     digest = blake2b(dumps(resource) + position.to_bytes(4, "big"), digest_size=16).digest()
     return str(UUID(bytes=digest, version=4))
+
+
+def parse_resource(body: bytes, expected_type: str | None) -> Resource:
+    """Parse a request body.
+
+    As in HAPI, unknown elements and values of the wrong type are dropped. The elements are ordered as in the
+    definition, and decimals keep their digits.
+
+    Raises:
+        FhirError: 400 with HAPI's message, 413 for a body longer than `MAX_BYTES`.
+    """
+    if len(body) > MAX_BYTES:
+        raise FhirError(413, f"The request body has {len(body)} bytes; the most this server reads is {MAX_BYTES}")
+    try:
+        return ResourceParser().resource(read_object(body), expected_type)
+    except ParseError as error:
+        raise refusal(error) from None
+
+
+def read_body(body: bytes) -> Json:
+    """Decode the JSON of a request body without putting anything right.
+
+    Raises:
+        FhirError: 400; HAPI would refuse the text.
+    """
+    try:
+        return read_object(body)
+    except ParseError as error:
+        raise refusal(error) from None
+
+
+def normalise(resource: Json, *, strict: bool = False) -> Resource:
+    """Normalise decoded JSON like a request body (for a bundle's entry, an import or a patched resource).
+
+    Args:
+        resource: Decoded JSON; `Number` keeps the digits of a decimal.
+        strict: Whether to raise for elements that would otherwise be dropped. HAPI itself raises for them in the result
+            of a patch.
+
+    Raises:
+        FhirError: 400; the message does not have the prefix about a request body.
+    """
+    try:
+        return ResourceParser(strict=strict).resource(resource if isinstance(resource, dict) else {}, None)
+    except ParseError as error:
+        raise FhirError(400, str(error)) from None
+
+
+def is_normal(resource: Resource) -> bool:
+    """Return whether `normalise` would change nothing except the positions of ``resourceType`` and ``id``."""
+    head = {name: resource[name] for name in ("resourceType", "id") if name in resource}
+    try:
+        return dumps(normalise(resource)) == dumps({**head, **resource})
+    except FhirError:
+        return False

@@ -9,7 +9,7 @@ from typing import Any
 
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.definitions import Element, children
-from fhir_gym.fhir.serialization.numbers import Number
+from fhir_gym.fhir.serialization.primitives import Number
 from fhir_gym.types import Resource
 
 _PREFIXES = """PREFIX fhir: <http://hl7.org/fhir/>

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, Element, children
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization import MAX_DEPTH, normalise
-from fhir_gym.fhir.serialization.numbers import Number
+from fhir_gym.fhir.serialization.primitives import Number
 from fhir_gym.types import Resource
 
 _FHIR = "{http://hl7.org/fhir}"

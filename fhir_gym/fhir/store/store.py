@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir import index, serialization
-from fhir_gym.fhir.costs import PORTION, WorkBudget
+from fhir_gym.fhir.limits import PORTION, WorkBudget
 from fhir_gym.fhir.store.connections import ConnectionPool
 from fhir_gym.fhir.store.lazy_index import Batch, LoadedResource, Unindexed
 from fhir_gym.fhir.store.schema import OVERLAY, ResourceRow

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index
+from fhir_gym.fhir.store.builder import ContentHash, Manifest
 from fhir_gym.fhir.store.connections import ConnectionPool, RowChecks, connect, unreadable
-from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.schema import (
     APPLICATION_ID,
     FORMAT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -289,12 +289,6 @@ def hits(test: Table, scored: Scores, *, among_all: bool = False) -> Hits:
         asked = lot.permutation(np.arange(len(own)) if among_all else group.qualifying)
         shares.append(bool(asked[np.argmax(own[asked])] == group.target))
     return shares
-
-
-def with_random_targets(table: Table, seed: int = SEED) -> Table:
-    """Replace each scene's target with a random qualifying candidate."""
-    lot = np.random.default_rng(seed)
-    return table.part([replace(group, target=int(lot.choice(group.qualifying))) for group in table.groups])
 
 
 def rule_hits(train: Table, test: Table) -> Hits:

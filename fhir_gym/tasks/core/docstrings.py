@@ -7,19 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fhir_gym.tasks.core.registry import get_pack
 from fhir_gym.tasks.core.task import Task
 
 SECTIONS = ("Starting state", "Decoys", "Checks", "Light")
 """Sections of every task's docstring; a section about differences from the published benchmark follows them."""
 
 _HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
-
-
-def expected_sections(env_id: str) -> tuple[str, ...]:
-    """Return the section names, in order, that the docstrings of a pack's tasks must have."""
-    benchmark = get_pack(env_id).modelled_on
-    return (*SECTIONS, f"Differs from {benchmark}") if benchmark else SECTIONS
 
 
 def summary(task: Task[Any]) -> str:

@@ -25,7 +25,6 @@ from fhir_gym.tasks.grading.comparison import (
     plain,
     same_moment,
     same_reference,
-    same_set,
     same_telephone,
     same_text,
 )
@@ -55,7 +54,6 @@ __all__ = [
     "plain",
     "same_moment",
     "same_reference",
-    "same_set",
     "same_telephone",
     "same_text",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -150,11 +150,6 @@ def same_reference(value: Json, target: str, base_url: str = "") -> bool:
     """Whether a Reference points to a target such as ``Patient/1``."""
     reference = parse_reference(value, base_url)
     return reference is not None and "/".join(reference) == target
-
-
-def same_set(actual: Iterable[Json], expected: Iterable[Json]) -> bool:
-    """Whether two collections are equal as multisets."""
-    return sorted(map(_canonical, actual)) == sorted(map(_canonical, expected))
 
 
 def _canonical(value: Json) -> str:

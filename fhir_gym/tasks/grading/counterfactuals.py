@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from fhir_gym.fhir.costs import WorkBudget
+from fhir_gym.fhir.limits import WorkBudget
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts, returned_resources

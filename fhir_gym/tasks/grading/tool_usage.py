@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.fhir.interaction_log import Interaction
+from fhir_gym.fhir.messages import Interaction
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.types import Resource
-from fhir_gym.worlds.cohort import charts, observations, sampling
+from fhir_gym.worlds.cohort import charts, sampling
 from fhir_gym.worlds.cohort.patients import Patient, Segment, draw_segments
 from fhir_gym.worlds.cohort.sampling import Measurement
 from fhir_gym.worlds.hospital import people
@@ -70,7 +70,7 @@ def generate(seed: int = 0, size: Size = FULL) -> Iterator[Resource]:
     )
     for number, (patient, segments, measurements) in enumerate(_measured(seed, size, patients)):
         for reading in _rng(seed, "order", patient).shuffled(measurements):
-            yield observations.observation(ids.new("OBS"), patient.person, reading)
+            yield charts.observation(ids.new("OBS"), patient.person, reading)
         yield from charts.procedure_resources(_rng(seed, "procedures", patient), ids, patient, segments, done[number])
         yield from charts.condition_resources(
             _rng(seed, "conditions", patient), ids, patient, segments, diagnosed[number]

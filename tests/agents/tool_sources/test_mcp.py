@@ -24,7 +24,7 @@ from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, make_app
 from fhir_gym.testing import ChatServer, ScriptedReply
-from fhir_gym.testing.fhir import AppServer
+from fhir_gym.testing.servers import AppServer
 
 SLOT = {"resourceType": "Slot"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fhir_gym.fhir.index.dates import DAY_MS, FAR_FUTURE, FAR_PAST, interval, period, start_of_day
+from fhir_gym.fhir.index.values import DAY_MS, FAR_FUTURE, FAR_PAST, interval, period, start_of_day
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)), st.integers(-14 * 60, 14 * 60))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fhir_gym.fhir.index import IndexField
-from fhir_gym.fhir.index.dates import Interval, interval, start_of_day
+from fhir_gym.fhir.index.values import Interval, interval, start_of_day
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.predicates import ORDERED, RANGE, Condition, RowCondition, Sql, any_of, marks
 from fhir_gym.fhir.search.query import split, split_prefix

@@ -5,8 +5,7 @@ The tasks use the patients and records of an existing world and add nothing to i
 """
 
 from fhir_gym.tasks import Pack
-from fhir_gym.tasks.packs.action_reasoning.cases import ENV_ID
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.cases import ENV_ID, ERRORS
 from fhir_gym.tasks.packs.action_reasoning.file_task import read_tasks
 
 __all__ = ["ENV_ID", "PACK"]

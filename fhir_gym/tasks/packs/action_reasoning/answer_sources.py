@@ -14,8 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
+from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ErrorLabel
 from fhir_gym.tasks.packs.action_reasoning.pitfalls import mean, mean_of
 from fhir_gym.tasks.packs.action_reasoning.ranges import as_written
 from fhir_gym.tasks.packs.action_reasoning.series import LabResult, Series, between

@@ -1,15 +1,30 @@
-"""Data model of a task: the format of the ART paper (figure 2), plus a specification for deriving the answer."""
+"""Data model of a task in the format of the ART paper (figure 2), with a specification for deriving the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ConfigDict, Field
 
 from fhir_gym.tasks import Params
 from fhir_gym.types import Json
+
+ErrorLabel = Literal[
+    "format",
+    "missing retrieval",
+    "incorrect value retrieved",
+    "window boundary",
+    "incomplete inclusion",
+    "arithmetic",
+    "hallucinated value",
+    "context-insensitive range",
+    "boundary misclassification",
+    "wrong action",
+]
+ERRORS: tuple[ErrorLabel, ...] = get_args(ErrorLabel)
+
 
 ENV_ID = "FHIRAgent/ActionReasoning-v0"
 

@@ -1,20 +1,24 @@
-"""Tasks that are read from a task file."""
+"""Read a task file; each of its lines becomes a task."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+import orjson
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
+from fhir_gym.files import write_file
 from fhir_gym.tasks import Variation
 from fhir_gym.tasks.authoring import instant, moment_in_words, parse_instant
+from fhir_gym.tasks.core.task_file import read_list
 from fhir_gym.tasks.packs.action_reasoning.cases import ENV_ID, GROUPS, CaseSpec, GroundTruth, ReasoningCase
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, is_order_due, require_possible, solution
 from fhir_gym.tasks.packs.action_reasoning.external_cases import inferred, order_of, range_in
@@ -23,8 +27,37 @@ from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, rounding
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, ReferenceRange
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ConditionalTask, QueryTask, ReasoningTask
 from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
-from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 from fhir_gym.types import Phrasing
+
+_CASES = TypeAdapter(tuple[ReasoningCase, ...])
+_OURS = "fhir_gym"
+
+
+def read_cases(path: str | Path) -> tuple[ReasoningCase, ...]:
+    """Read the cases of a file, in file order.
+
+    Raises:
+        TaskError: The file is not readable or not a task file.
+    """
+    return read_list(path, _CASES, "task file of this pack")
+
+
+def write_cases(path: str | Path, cases: Iterable[ReasoningCase]) -> None:
+    """Write cases to a file atomically, creating its folder if needed.
+
+    Raises:
+        TaskError: The file is not writable.
+    """
+    write_file(Path(path), dumped(cases), TaskError)
+
+
+def dumped(cases: Iterable[ReasoningCase]) -> bytes:
+    """Serialise cases to the bytes of a task file, with keys in the paper's order; equal cases give equal bytes."""
+    plain = [case.model_dump(mode="json", by_alias=True) for case in cases]
+    for resource in plain:
+        if resource[_OURS] is None:  # external cases have no specification
+            del resource[_OURS]
+    return orjson.dumps(plain, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 class _OfFile(ReasoningTask):

@@ -18,9 +18,8 @@ from fhir_gym.tasks.core.grader import ANSWER_FORM, EVIDENCE
 from fhir_gym.tasks.grading import answer_flag, answer_number
 from fhir_gym.tasks.grading.end_state import read_by_verdicts, returned_resources
 from fhir_gym.tasks.packs.action_reasoning.answer_sources import Records
-from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, GroundTruth
+from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ErrorLabel, GroundTruth
 from fhir_gym.tasks.packs.action_reasoning.derivation import is_order_due
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, ReferenceRange, find_range, others
 from fhir_gym.tasks.packs.action_reasoning.series import LabHistory

@@ -87,10 +87,6 @@ class HistoryScene(PatientScene):
     def resources(self) -> list[Resource]:
         return [*super().resources(), *map(condition_resource, self.problems)]
 
-    def problems_of(self, patient: str) -> list[Problem]:
-        """Return the conditions of a patient."""
-        return [problem for problem in self.problems if problem.patient == patient]
-
 
 def condition_resource(problem: Problem) -> Resource:
     """Build the Condition; one entered in error has no clinical status (FHIR constraint con-5)."""

@@ -24,18 +24,20 @@ from fhir_gym.tasks.grading import CountAnswer, CountedIdsAnswer, IdAnswer, IdSe
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_resource
 from fhir_gym.tasks.packs.appointment.slot_scenes import (
     DAY,
+    NEVER,
     Clinic,
     Place,
     SlotDraft,
     SlotScene,
+    TimeWindow,
     at_quarter,
     clinic_resources,
     in_words,
     joint_clinic,
     quarter_of,
     slot_record,
+    time_windows,
 )
-from fhir_gym.tasks.packs.appointment.time_windows import NEVER, TimeWindow, time_windows
 from fhir_gym.types import Json, Resource
 
 Query = Mapping[str, str | list[str]]

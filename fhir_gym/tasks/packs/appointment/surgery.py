@@ -64,10 +64,6 @@ class SurgeryScene(PatientScene):
     def resources(self) -> list[Resource]:
         return [*super().resources(), *map(service_request, self.orders)]
 
-    def orders_of(self, patient: str) -> list[SurgeryOrder]:
-        """Return the orders for a patient."""
-        return [order for order in self.orders if order.patient == patient]
-
 
 def service_request(order: SurgeryOrder) -> Resource:
     """Build the ServiceRequest of an order."""

@@ -12,9 +12,11 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, LatestResponse
 from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, reference
 from fhir_gym.tasks.grading import IdAnswer
-from fhir_gym.tasks.packs.appointment.billing import CoverageRecord, Insurer, coverage_resource, period_includes
-from fhir_gym.tasks.packs.appointment.day_ranges import (
+from fhir_gym.tasks.packs.appointment.billing import (
+    CoverageRecord,
     DayRange,
+    Insurer,
+    coverage_resource,
     day_range,
     draw_consecutive,
     draw_day,
@@ -22,6 +24,7 @@ from fhir_gym.tasks.packs.appointment.day_ranges import (
     gaps_between,
     intersection,
     iso_day,
+    period_includes,
 )
 from fhir_gym.tasks.packs.appointment.patient_scenes import FIVE_OR_SIX, BillingScene, draw_namesakes
 from fhir_gym.tasks.packs.appointment.patient_tasks import ABSENT, PRESENT, LookupTask, PatientCandidate, PatientParams

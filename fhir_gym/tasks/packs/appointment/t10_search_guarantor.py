@@ -13,14 +13,18 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries
 from fhir_gym.tasks.grading import IdAnswer
-from fhir_gym.tasks.packs.appointment.billing import AccountRecord, Guarantor, account_resource, guarantees_on, in_days
-from fhir_gym.tasks.packs.appointment.day_ranges import (
+from fhir_gym.tasks.packs.appointment.billing import (
+    AccountRecord,
     DayRange,
+    Guarantor,
+    account_resource,
     day_range,
     draw_consecutive,
     draw_day,
     draw_spanning,
     gaps_between,
+    guarantees_on,
+    in_days,
     intersection,
     iso_day,
 )

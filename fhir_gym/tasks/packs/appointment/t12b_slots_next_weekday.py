@@ -17,6 +17,7 @@ from fhir_gym.tasks.packs.appointment.slot_scenes import (
     DAY,
     NEXT_WEEKDAY,
     SlotDraft,
+    TimeWindow,
     hours_on,
     taken_status,
 )
@@ -28,7 +29,6 @@ from fhir_gym.tasks.packs.appointment.slot_search import (
     Query,
     SlotSet,
 )
-from fhir_gym.tasks.packs.appointment.time_windows import TimeWindow
 
 _WEEK = 7
 _DAYS = 3

@@ -29,10 +29,16 @@ from fhir_gym.tasks.authoring import (
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer
 from fhir_gym.tasks.packs.appointment.appointment_scene import (
     HALF_HOURS,
+    WAITLIST,
     AppointmentScene,
+    WaitlistEntry,
     half_hour,
     new_doctors,
     new_schedules,
+    new_waitlist_entry,
+    waiting_participants,
+    waitlist_resource,
+    window_checks,
 )
 from fhir_gym.tasks.packs.appointment.appointment_task import (
     CANCELLATION_REASON,
@@ -51,14 +57,6 @@ from fhir_gym.tasks.packs.appointment.bookings import (
     unique_match,
 )
 from fhir_gym.tasks.packs.appointment.slot_scenes import DOCTOR
-from fhir_gym.tasks.packs.appointment.waitlist import (
-    WAITLIST,
-    WaitlistEntry,
-    new_waitlist_entry,
-    waiting_participants,
-    waitlist_resource,
-    window_checks,
-)
 from fhir_gym.types import Json
 
 _MINUTES = 30

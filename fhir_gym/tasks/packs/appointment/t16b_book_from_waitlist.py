@@ -24,7 +24,16 @@ from fhir_gym.tasks.authoring import (
     parse_instant,
     update_checks,
 )
-from fhir_gym.tasks.packs.appointment.appointment_scene import HALF_HOURS, AppointmentScene, half_hour, new_doctors
+from fhir_gym.tasks.packs.appointment.appointment_scene import (
+    HALF_HOURS,
+    WAITLIST,
+    AppointmentScene,
+    WaitlistEntry,
+    half_hour,
+    new_doctors,
+    new_waitlist_entry,
+    waitlist_resource,
+)
 from fhir_gym.tasks.packs.appointment.appointment_task import AppointmentTask, SlotMatch, in_slot, put_status
 from fhir_gym.tasks.packs.appointment.bookings import (
     NEW_REMARKS,
@@ -37,7 +46,6 @@ from fhir_gym.tasks.packs.appointment.bookings import (
 )
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_checks, slot_resource
 from fhir_gym.tasks.packs.appointment.slot_scenes import DOCTOR, ProviderSchedule
-from fhir_gym.tasks.packs.appointment.waitlist import WAITLIST, WaitlistEntry, new_waitlist_entry, waitlist_resource
 from fhir_gym.types import Json, Resource
 
 _MINUTES = 30

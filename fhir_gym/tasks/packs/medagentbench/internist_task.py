@@ -1,25 +1,32 @@
-"""Shared parts of the pack's tasks: patients with record numbers, and answers of numbers, texts and booleans."""
+"""Shared parts of the tasks: patients with record numbers or names; answers of numbers, texts and booleans."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from typing_extensions import override
 
 from fhir_gym.actions import Action, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check
+from fhir_gym.tasks import Check, ExpectedChange, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import (
     Person,
+    PersonCandidate,
     confusable_dates,
+    draw_lookalikes,
+    find_patient,
     new_person,
     parse_instant,
     patient_resource,
     person_called,
+    person_candidates,
 )
-from fhir_gym.tasks.grading import answer_flag, answer_number
+from fhir_gym.tasks.grading import EmptyAnswer, answer_flag, answer_number
 from fhir_gym.types import Json, Resource
 
 ENV_ID = "FHIRAgent/MedAgentBench-v0"
@@ -146,3 +153,70 @@ class ItemsAnswer:
             if len(shape) == len(answer) and all(_KINDS[kind](item) for kind, item in zip(shape, answer, strict=True)):
                 return None
         return f"not of this form: {answer!r}"[:200]
+
+
+_FEWEST = 5
+_EARLIER = (0, 0, 1, 1, 2)
+"""Numbers of earlier records of a patient to choose from."""
+
+
+class _PeopleScene(Protocol):
+    @property
+    def people(self) -> tuple[Person, ...]: ...
+
+
+class NamedPatientParams(SceneParams):
+    """Parameters of a task about a patient named in the prompt.
+
+    Attributes:
+        now: Current time (instant).
+        mrn: Record number of the patient.
+        person: The patient; None if the prompt gives the record number.
+    """
+
+    now: str
+    mrn: str
+    person: Person | None = None
+
+
+P = TypeVar("P", bound=NamedPatientParams)
+S = TypeVar("S", bound=_PeopleScene)
+
+
+class NamedPatientTask(SceneTask[P, S, PersonCandidate], Generic[P, S]):
+    """A task that creates one record for a patient named in the prompt.
+
+    Attributes:
+        creates: Resource type of the new record.
+    """
+
+    difficulty = 2
+    kind = "action"
+    required_tools = (("search", "create"),)
+    prohibited_tools = ("delete",)
+    answer = EmptyAnswer()
+    gold_steps = 3
+    fewest = _FEWEST
+    creates: ClassVar[str]
+
+    @override
+    def candidates(self, scene: S) -> dict[str, list[PersonCandidate]]:
+        return {"": person_candidates(scene.people)}
+
+    def find(self, p: P) -> Generator[Action, Json, str]:
+        """Return the patient's record number; search for the patient if the prompt does not state the number."""
+        return (yield from find_patient(p.person)) if p.person else p.mrn
+
+    @override
+    def expected_changes(self, p: P) -> tuple[ExpectedChange, ...]:
+        return (ExpectedChange("created", self.creates),)
+
+    @override
+    def required_records(self, p: P) -> tuple[str, ...]:
+        return (f"Patient/{p.mrn}",) if p.person else ()
+
+
+def draw_people(rng: random.Random, world: World) -> tuple[tuple[Person, ...], list[str]]:
+    """Draw people who are easily confused, and for each earlier record to draw, the record number of its patient."""
+    people = draw_lookalikes(rng, world, MrnAllocator(rng, world).new, rng.randrange(8, 12), fewest=_FEWEST)
+    return people, [person.id for person in people for _ in range(rng.choice(_EARLIER))]

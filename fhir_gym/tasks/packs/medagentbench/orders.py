@@ -8,11 +8,18 @@ from collections.abc import Iterable, Iterator
 from fhir_gym.tasks import Check, FinishedEpisode, equal
 from fhir_gym.tasks.authoring import codes_of, codings, concept_texts, reference
 from fhir_gym.tasks.grading import plain
-from fhir_gym.tasks.packs.medagentbench.amounts import child_object, is_amount, is_amount_over, only
 from fhir_gym.tasks.packs.medagentbench.internist_task import same_minute
 from fhir_gym.tasks.packs.medagentbench.routes import is_route
 from fhir_gym.tasks.packs.medagentbench.single_dose import single_dose_check
-from fhir_gym.tasks.packs.medagentbench.wording import OrderedDose, contradictions, names_drug
+from fhir_gym.tasks.packs.medagentbench.wording import (
+    OrderedDose,
+    child_object,
+    contradictions,
+    is_amount,
+    is_amount_over,
+    names_drug,
+    only,
+)
 from fhir_gym.types import Json, Resource
 
 NDC, LOINC = "http://hl7.org/fhir/sid/ndc", "http://loinc.org"

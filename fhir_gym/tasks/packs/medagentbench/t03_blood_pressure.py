@@ -23,8 +23,12 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.grading import ADD_NOTHING
-from fhir_gym.tasks.packs.medagentbench.internist_task import patient_with_mrn
-from fhir_gym.tasks.packs.medagentbench.named_patient_task import NamedPatientParams, NamedPatientTask, draw_people
+from fhir_gym.tasks.packs.medagentbench.internist_task import (
+    NamedPatientParams,
+    NamedPatientTask,
+    draw_people,
+    patient_with_mrn,
+)
 from fhir_gym.tasks.packs.medagentbench.orders import LOINC, blood_pressure_checks
 from fhir_gym.types import Json, Resource
 

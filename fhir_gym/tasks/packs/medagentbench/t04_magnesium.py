@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan, draw_within_day
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LatestResultTask
+from fhir_gym.tasks.packs.medagentbench.lab_task import (
+    DAY_MINUTES,
+    NOTHING,
+    SOMETHING,
+    ChartFiller,
+    ChartPlan,
+    LatestResultTask,
+    draw_within_day,
+)
 from fhir_gym.tasks.packs.medagentbench.labs import DAY, MG, RULES
 
 

@@ -13,9 +13,17 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import created_check, new_resource
 from fhir_gym.tasks.grading import ADD_NOTHING
-from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan, draw_within_day
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, draw_level
+from fhir_gym.tasks.packs.medagentbench.lab_task import (
+    DAY_MINUTES,
+    NOTHING,
+    SOMETHING,
+    ChartFiller,
+    ChartPlan,
+    LabTask,
+    draw_level,
+    draw_within_day,
+)
 from fhir_gym.tasks.packs.medagentbench.labs import DAY, MG, RULES, LabParams
 from fhir_gym.tasks.packs.medagentbench.orders import (
     MEDICATION_ELEMENTS,

@@ -9,9 +9,16 @@ from typing_extensions import override
 from fhir_gym.actions import Finish
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, LatestResponse
-from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LabFinding, LatestResultTask
+from fhir_gym.tasks.packs.medagentbench.lab_task import (
+    DAY_MINUTES,
+    NOTHING,
+    SOMETHING,
+    ChartFiller,
+    ChartPlan,
+    LabFinding,
+    LatestResultTask,
+)
 from fhir_gym.tasks.packs.medagentbench.labs import DAY, GLU, RULES, LabChart, LabParams, Result
 
 _CLOSE = 0.1

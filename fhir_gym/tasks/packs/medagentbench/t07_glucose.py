@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.medagentbench.chart_filler import ChartFiller, ChartPlan, draw_recent
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LatestResultTask
+from fhir_gym.tasks.packs.medagentbench.lab_task import (
+    NOTHING,
+    SOMETHING,
+    ChartFiller,
+    ChartPlan,
+    LatestResultTask,
+    draw_recent,
+)
 from fhir_gym.tasks.packs.medagentbench.labs import GLU, RULES
 
 

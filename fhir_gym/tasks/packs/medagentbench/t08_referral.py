@@ -14,8 +14,12 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params
 from fhir_gym.tasks.authoring import SNOMED, IdAllocator, Person, PersonCandidate, created_check, instant, new_resource
 from fhir_gym.tasks.grading import ADD_NOTHING
-from fhir_gym.tasks.packs.medagentbench.internist_task import patient_with_mrn
-from fhir_gym.tasks.packs.medagentbench.named_patient_task import NamedPatientParams, NamedPatientTask, draw_people
+from fhir_gym.tasks.packs.medagentbench.internist_task import (
+    NamedPatientParams,
+    NamedPatientTask,
+    draw_people,
+    patient_with_mrn,
+)
 from fhir_gym.tasks.packs.medagentbench.orders import SERVICE_ELEMENTS, note_check, service_checks, service_order
 from fhir_gym.tasks.packs.medagentbench.single_dose import explicit_single_doses, invalid_timings
 from fhir_gym.types import Json, Resource

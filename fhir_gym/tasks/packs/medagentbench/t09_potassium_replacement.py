@@ -14,9 +14,16 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import SNOMED, at, created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING
-from fhir_gym.tasks.packs.medagentbench.chart_filler import ChartFiller, ChartPlan, draw_recent
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, same_minute
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, draw_level
+from fhir_gym.tasks.packs.medagentbench.lab_task import (
+    NOTHING,
+    SOMETHING,
+    ChartFiller,
+    ChartPlan,
+    LabTask,
+    draw_level,
+    draw_recent,
+)
 from fhir_gym.tasks.packs.medagentbench.labs import RULES, K, LabParams
 from fhir_gym.tasks.packs.medagentbench.orders import (
     LOINC,

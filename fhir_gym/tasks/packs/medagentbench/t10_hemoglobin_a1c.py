@@ -13,9 +13,8 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
 from fhir_gym.tasks.authoring import created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING, same_moment
-from fhir_gym.tasks.packs.medagentbench.chart_filler import DAY_MINUTES, ChartFiller, ChartPlan
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, ItemsAnswer
-from fhir_gym.tasks.packs.medagentbench.lab_task import NOTHING, SOMETHING, LabTask
+from fhir_gym.tasks.packs.medagentbench.lab_task import DAY_MINUTES, NOTHING, SOMETHING, ChartFiller, ChartPlan, LabTask
 from fhir_gym.tasks.packs.medagentbench.labs import A1C, RULES, LabParams
 from fhir_gym.tasks.packs.medagentbench.orders import LOINC, SERVICE_ELEMENTS, service_checks, service_order
 from fhir_gym.types import Json

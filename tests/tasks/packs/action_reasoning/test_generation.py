@@ -17,12 +17,12 @@ from fhir_gym.errors import TaskError
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ReasoningCase, Scenario
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, solution
+from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import SCENARIOS, build_case, generate, reworded, vary
 from fhir_gym.tasks.packs.action_reasoning.mining import candidates
 from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.ranges import CATEGORIES, LABS
 from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
-from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
 from .records import ago, result, world_of
 
@@ -162,7 +162,7 @@ def test_the_same_bytes_in_any_process(cases: tuple[ReasoningCase, ...], tmp_pat
     program = (
         "import sys; from fhir_gym import worlds\n"
         "from fhir_gym.tasks.packs.action_reasoning.generation import generate\n"
-        "from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases\n"
+        "from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases\n"
         "write_cases(sys.argv[1], generate(worlds.load('cohort-mini')))\n"
     )
     write_cases(tmp_path / "here.json", cases)

@@ -7,18 +7,18 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.lazy_agents import LAZY_AGENTS, CarefulAgent, LazyAgent, ParsedPrompt
+from benchmarks.lazy_agents.wrong_acts import AlwaysOrders, Constant, NeverOrders, OtherSex, SaysNone
+from benchmarks.lazy_agents.wrong_values import FirstPage, Invents, LatestForMean, LatestOfAll, MeanOfRecord
 from benchmarks.reasoning_errors import Tally, confusion, main, play
 from fhir_gym import Episode, make_agent, run
 from fhir_gym.fhir import World
-from fhir_gym.soundness.lazy_agents import LAZY_AGENTS, CarefulAgent, LazyAgent, ParsedPrompt
-from fhir_gym.soundness.lazy_agents.wrong_acts import AlwaysOrders, Constant, NeverOrders, OtherSex, SaysNone
-from fhir_gym.soundness.lazy_agents.wrong_values import FirstPage, Invents, LatestForMean, LatestOfAll, MeanOfRecord
 from fhir_gym.tasks.core.dates import parse_instant
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.cases import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams
-from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
 NEEDS_A_RARE_RECORD = {
     *("Uncorrected", "CountsReplaced", "Void", "EndsExcluded", "EndsExcludedByHand"),

@@ -17,8 +17,8 @@ from fhir_gym.tasks import task_set
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID
 from fhir_gym.tasks.packs.action_reasoning.cases import ReasoningCase
 from fhir_gym.tasks.packs.action_reasoning.external_cases import inferred, order_of
+from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases, write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
-from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases, write_cases
 
 from .records import NOW, ago, result, world_of
 

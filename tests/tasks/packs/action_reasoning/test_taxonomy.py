@@ -16,14 +16,13 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, Diagnosis, Verdict
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID
-from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, Direction, Family
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ERRORS
+from fhir_gym.tasks.packs.action_reasoning.cases import ERRORS, CaseSpec, Direction, Family
+from fhir_gym.tasks.packs.action_reasoning.file_task import write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import build_case
 from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS
 from fhir_gym.tasks.packs.action_reasoning.ranges import DEMOGRAPHIC, LABS
 from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from fhir_gym.tasks.packs.action_reasoning.steps import FLAG, STEP_OF, VALUE
-from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.action_reasoning.records import NOW, ago, result, world_of
 

@@ -16,9 +16,9 @@ from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
 from fhir_gym.soundness.policy_runner import PolicyRunner
 from fhir_gym.tasks import get_task
 from fhir_gym.tasks.core.dates import next_weekday, parse_instant
+from fhir_gym.tasks.packs.appointment.appointment_scene import day_of, waitlist_resource, window_checks
 from fhir_gym.tasks.packs.appointment.bookings import earliest_match, unique_match
 from fhir_gym.tasks.packs.appointment.clinic import slot_resource
-from fhir_gym.tasks.packs.appointment.waitlist import day_of, waitlist_resource, window_checks
 from tests.tasks.test_appointment import PACK, Desk, body
 
 if TYPE_CHECKING:

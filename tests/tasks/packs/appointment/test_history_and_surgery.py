@@ -9,14 +9,28 @@ import pytest
 
 from fhir_gym.actions import Finish, Get, Patch, Post
 from fhir_gym.tasks import get_task
-from fhir_gym.tasks.packs.appointment.history import VERIFICATION_STATUS, condition_resource, entered_in_error
-from fhir_gym.tasks.packs.appointment.surgery import SURGICAL, on_day
+from fhir_gym.tasks.packs.appointment.history import (
+    VERIFICATION_STATUS,
+    HistoryScene,
+    Problem,
+    condition_resource,
+    entered_in_error,
+)
+from fhir_gym.tasks.packs.appointment.surgery import SURGICAL, SurgeryOrder, SurgeryScene, on_day
 from tests.tasks.test_appointment import PACK, Desk, body
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
 DAY = "2024-02-29"
+
+
+def problems_of(scene: HistoryScene, patient: str) -> list[Problem]:
+    return [problem for problem in scene.problems if problem.patient == patient]
+
+
+def orders_of(scene: SurgeryScene, patient: str) -> list[SurgeryOrder]:
+    return [order for order in scene.orders if order.patient == patient]
 
 
 # Medical history
@@ -83,7 +97,9 @@ def test_all_scenes_have_patients_with_and_without_a_history(hospital: World) ->
             offered = task.candidates(scene)
             assert min(len(found) for found in offered.values()) > 3
             for absent in offered["absent"]:
-                assert scene.problems_of(absent.patient) and all(p.mistaken for p in scene.problems_of(absent.patient))
+                assert problems_of(scene, absent.patient) and all(
+                    p.mistaken for p in problems_of(scene, absent.patient)
+                )
 
 
 def test_the_latest_condition_is_not_the_first(hospital: World) -> None:
@@ -91,7 +107,7 @@ def test_the_latest_condition_is_not_the_first(hospital: World) -> None:
     assert desk.failed(
         [
             *desk.gold[:-1],
-            Finish([max(desk.p.scene.problems_of(desk.p.patient.id), key=lambda problem: problem.recorded).id]),
+            Finish([max(problems_of(desk.p.scene, desk.p.patient.id), key=lambda problem: problem.recorded).id]),
         ]
     ) == ["answer"]
 
@@ -110,7 +126,7 @@ def test_looking_at_active_conditions_only_does_not_show_an_empty_history(hospit
 
 def test_an_entry_in_error_is_no_history(hospital: World) -> None:
     desk = Desk("04b", hospital)
-    mistaken = desk.p.scene.problems_of(desk.p.patient.id)[0]
+    mistaken = problems_of(desk.p.scene, desk.p.patient.id)[0]
     assert desk.failed([*desk.gold[:-1], Finish([mistaken.id])]) == ["answer"]
     assert entered_in_error(condition_resource(mistaken))
     assert not entered_in_error(condition_resource(desk.p.first))
@@ -159,7 +175,7 @@ def test_the_window_is_half_open(hospital: World) -> None:
             named = {-1: "before", 0: "first", p.days - 1: "last", p.days: "end"}
             days = [
                 (date.fromisoformat(order.when[:10]) - today).days
-                for order in p.scene.orders_of(p.patient.id)
+                for order in orders_of(p.scene, p.patient.id)
                 if order.status == "active" and order.category == SURGICAL
             ]
             assert [0 <= day < p.days for day in days].count(True) == (key == "06a")
@@ -205,6 +221,6 @@ def test_a_search_of_another_window_is_no_evidence(hospital: World) -> None:
     assert not desk.failed([Get("/ServiceRequest", {**subject, "occurrence": f"le{end}"}), Finish()])
     assert desk.failed([Get("/ServiceRequest", {**subject, "occurrence": f"ge{end}"}), Finish()]) == ["evidence"]
     assert desk.failed([Get("/ServiceRequest", {**subject, "status": "draft"}), Finish()]) == ["evidence"]
-    plans = [order for order in desk.p.scene.orders_of(desk.p.patient.id) if order.category == SURGICAL]
+    plans = [order for order in orders_of(desk.p.scene, desk.p.patient.id) if order.category == SURGICAL]
     outside = next(plan for plan in plans if plan.status == "active" and plan.when[:10] >= end.isoformat())
     assert "answer" in desk.failed([*desk.gold[:-1], Finish([outside.id])])

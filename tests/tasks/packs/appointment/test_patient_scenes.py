@@ -10,7 +10,7 @@ import pytest
 
 from fhir_gym.tasks import get_task
 from fhir_gym.tasks.core.ids import IdAllocator
-from fhir_gym.tasks.packs.appointment.day_ranges import (
+from fhir_gym.tasks.packs.appointment.billing import (
     day_range,
     draw_consecutive,
     draw_day,

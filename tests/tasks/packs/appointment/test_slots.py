@@ -13,8 +13,14 @@ import pytest
 from fhir_gym.actions import Finish, Get
 from fhir_gym.tasks import get_task
 from fhir_gym.tasks.core.dates import WEEKDAYS
-from fhir_gym.tasks.packs.appointment.slot_scenes import at_quarter, hours_on, quarter_of, scattered
-from fhir_gym.tasks.packs.appointment.time_windows import NEVER, time_windows
+from fhir_gym.tasks.packs.appointment.slot_scenes import (
+    NEVER,
+    at_quarter,
+    hours_on,
+    quarter_of,
+    scattered,
+    time_windows,
+)
 from fhir_gym.types import Resource
 from tests.tasks.test_appointment import PACK, Desk
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fhir_gym.tasks.packs.medagentbench.official import OfficialCase, ReplayedEpisode, read_cases, replay
+from benchmarks.official_agreement import ReplayedEpisode, replay
+from fhir_gym.tasks.packs.medagentbench.official import OfficialCase, read_cases
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World

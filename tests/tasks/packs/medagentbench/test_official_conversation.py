@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.official_agreement import replay
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.medagentbench.official import Message, OfficialCase, OfficialConversation, replay
-from fhir_gym.tasks.packs.medagentbench.official.posts import accepted_orders, mentions_post
+from fhir_gym.tasks.packs.medagentbench.official import Message, OfficialCase, OfficialConversation
+from fhir_gym.tasks.packs.medagentbench.official.orders import accepted_orders, mentions_post
 from tests.tasks.packs.medagentbench.conftest import BASE, MRN, Play, blood_pressure, post
 
 LOOK = f"GET {BASE}/Patient?identifier={MRN}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.tasks.packs.medagentbench.amounts import is_amount
 from fhir_gym.tasks.packs.medagentbench.single_dose import single_dose_check
+from fhir_gym.tasks.packs.medagentbench.wording import is_amount
 
 _PRESENT, _LATER = "2023-11-13T10:15:00Z", "2023-11-14T10:15:00Z"
 _DAILY = {"frequency": 1, "period": 1, "periodUnit": "d"}

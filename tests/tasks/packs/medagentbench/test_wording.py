@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from fhir_gym.tasks.authoring.concepts import SNOMED
-from fhir_gym.tasks.packs.medagentbench.amounts import is_amount, is_amount_over
 from fhir_gym.tasks.packs.medagentbench.routes import INTRAVENOUS, ORAL, SUBCUTANEOUS, Route, is_route
-from fhir_gym.tasks.packs.medagentbench.wording import OrderedDose, contradictions, names_drug
+from fhir_gym.tasks.packs.medagentbench.wording import (
+    OrderedDose,
+    contradictions,
+    is_amount,
+    is_amount_over,
+    names_drug,
+)
 
 V3 = "http://terminology.hl7.org/CodeSystem/v3-RouteOfAdministration"
 NDC = "http://hl7.org/fhir/sid/ndc"

@@ -5,7 +5,6 @@ benchmark itself would give.
 """
 
 from fhir_gym.tasks.packs.medagentbench.official.conversation import AgentTurn, Message, OfficialConversation
-from fhir_gym.tasks.packs.medagentbench.official.replay import ReplayedEpisode, replay
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase, read_cases, read_functions
 from fhir_gym.tasks.packs.medagentbench.official.verdict import OfficialVerdict, judge
 
@@ -15,9 +14,7 @@ __all__ = [
     "OfficialCase",
     "OfficialConversation",
     "OfficialVerdict",
-    "ReplayedEpisode",
     "judge",
     "read_cases",
     "read_functions",
-    "replay",
 ]

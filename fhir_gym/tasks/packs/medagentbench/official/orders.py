@@ -1,4 +1,4 @@
-"""Check orders as the benchmark does.
+"""Find an agent's orders as the benchmark does, by the word POST in its messages, and check them.
 
 Some of the required forms are not valid FHIR R4 (a bare text as ``route``, an object as ``note``). The checks differ in
 strictness: they compare whole objects, only the first entry of a list, or parts of a text.
@@ -6,12 +6,69 @@ strictness: they compare whole objects, only the first entry of a list, or parts
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from fhir_gym.tasks.packs.medagentbench.official.posts import PostedOrder
+from fhir_gym.tasks.packs.medagentbench.official.conversation import ACCEPTED, AGENT, Message
 from fhir_gym.tasks.packs.medagentbench.official.records import NOW_TEXT
-from fhir_gym.tasks.packs.medagentbench.official.rejection import require
 from fhir_gym.types import Json
+
+_POST = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class PostedOrder:
+    """An accepted POST.
+
+    Attributes:
+        payload: The parsed body, any JSON value.
+    """
+
+    url: str
+    payload: Json
+
+
+def mentions_post(history: Sequence[Message]) -> bool:
+    """Return whether a message of the agent contains POST; a refused POST and the mere word count too."""
+    return any(item.role == AGENT and _POST in item.content for item in history)
+
+
+def accepted_orders(history: Sequence[Message]) -> list[PostedOrder]:
+    """Return the POSTs that the replies accept.
+
+    As in the benchmark, the function parses the original message, although the reply depends on the cleaned message.
+    Therefore an accepted POST in a code fence is not an order, and a POST after a space has a wrong URL.
+
+    Raises:
+        IndexError: The agent's last message contains POST, and no reply follows.
+    """
+    orders = []
+    for index, item in enumerate(history):
+        if item.role != AGENT or _POST not in item.content or ACCEPTED not in history[index + 1].content:
+            continue
+        line, _, rest = item.content.partition("\n")
+        try:
+            payload = json.loads(rest)
+        except (ValueError, RecursionError):
+            continue
+        orders.append(PostedOrder(line[len(_POST) :].strip(), payload))
+    return orders
+
+
+READ_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Exceptions that an unexpected payload or record may cause; the benchmark treats each of them as a rejection."""
+
+
+class RejectedError(Exception):
+    """A requirement of the benchmark is not met; the verdict catches this exception."""
+
+
+def require(condition: bool, otherwise: str) -> None:
+    """Raise `RejectedError` with the reason `otherwise` if the condition is false."""
+    if not condition:
+        raise RejectedError(otherwise)
+
 
 _NDC, _LOINC, _SNOMED = "http://hl7.org/fhir/sid/ndc", "http://loinc.org", "http://snomed.info/sct"
 _MINUTE = NOW_TEXT[:16]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fhir_gym.fhir.interaction_log import Interaction
+from fhir_gym.fhir.messages import Interaction
 from fhir_gym.tasks import FinishedEpisode, LoggedRequest
 from fhir_gym.types import Json, Resource
 

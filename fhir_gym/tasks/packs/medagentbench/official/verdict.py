@@ -12,14 +12,18 @@ from dataclasses import dataclass
 
 from fhir_gym.tasks.packs.medagentbench.official.conversation import Message
 from fhir_gym.tasks.packs.medagentbench.official.orders import (
+    READ_ERRORS,
+    RejectedError,
+    accepted_orders,
     blood_pressure,
     hemoglobin_order,
     magnesium_order,
+    mentions_post,
     only,
     potassium_orders,
     referral,
+    require,
 )
-from fhir_gym.tasks.packs.medagentbench.official.posts import accepted_orders, mentions_post
 from fhir_gym.tasks.packs.medagentbench.official.records import (
     DAY_AGO,
     TODAY,
@@ -28,7 +32,6 @@ from fhir_gym.tasks.packs.medagentbench.official.records import (
     OfficialRecords,
     latest,
 )
-from fhir_gym.tasks.packs.medagentbench.official.rejection import READ_ERRORS, RejectedError, require
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase
 from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
 from fhir_gym.types import Json

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Invalid, Post, Put, to_request
 from fhir_gym.fhir import FhirSession
-from fhir_gym.fhir.interaction_log import Interaction
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import Interaction, Request, Response
 from fhir_gym.tasks import LoggedRequest, Simulation, TimedRequest
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.grading.responses import ParsedResponse

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from benchmarks.lazy_agents.careful import CONDITIONAL, Actions, CarefulAgent, LazyAgent, create
+from benchmarks.lazy_agents.prompt import ParsedPrompt, RangeRow
 from fhir_gym.actions import Finish
-from fhir_gym.soundness.lazy_agents.careful import CONDITIONAL, Actions, CarefulAgent, LazyAgent, create
-from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt, RangeRow
 from fhir_gym.tasks.authoring.bundles import entries
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
+from fhir_gym.tasks.packs.action_reasoning.cases import ErrorLabel
 from fhir_gym.types import Json, Resource
 
 

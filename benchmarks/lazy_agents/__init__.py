@@ -1,8 +1,8 @@
 """Agents that each make exactly one error, to test the tasks and diagnoses of the ActionReasoning pack."""
 
-from fhir_gym.soundness.lazy_agents import wrong_acts, wrong_values
-from fhir_gym.soundness.lazy_agents.careful import CarefulAgent, LazyAgent, lazy_agents
-from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt
+from benchmarks.lazy_agents import wrong_acts, wrong_values
+from benchmarks.lazy_agents.careful import CarefulAgent, LazyAgent, lazy_agents
+from benchmarks.lazy_agents.prompt import ParsedPrompt
 
 __all__ = ["LAZY_AGENTS", "CarefulAgent", "LazyAgent", "ParsedPrompt"]
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.soundness.lazy_agents.careful import AGGREGATION, LATEST, Actions, FoundResult, LazyAgent
-from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
+from benchmarks.lazy_agents.careful import AGGREGATION, LATEST, Actions, FoundResult, LazyAgent
+from benchmarks.lazy_agents.prompt import ParsedPrompt
+from fhir_gym.tasks.packs.action_reasoning.cases import ErrorLabel
 from fhir_gym.types import Json
 
 Fetch = Generator[str, Json, list[FoundResult]]

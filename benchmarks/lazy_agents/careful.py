@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 
 from typing_extensions import override
 
+from benchmarks.lazy_agents.prompt import ParsedPrompt, RangeRow
 from fhir_gym.actions import Finish, Post
 from fhir_gym.agents import EpisodeContext
 from fhir_gym.fhir.paging import link
 from fhir_gym.observations import read_response
-from fhir_gym.soundness.lazy_agents.prompt import ParsedPrompt, RangeRow
 from fhir_gym.tasks.authoring.bundles import entries
-from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
+from fhir_gym.tasks.packs.action_reasoning.cases import ErrorLabel
 from fhir_gym.types import Json, Resource
 
 Actions = Generator[str, Json, None]

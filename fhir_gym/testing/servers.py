@@ -1,29 +1,101 @@
-"""An OpenAI-compatible chat server with scripted replies or the reference solutions, which can simulate faults."""
+"""Servers on loopback for a `with` block: any ASGI application, the FHIR server, and a scripted chat server.
+
+The OpenAI-compatible chat server has scripted replies or the reference solutions, and can simulate faults.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from fhir_gym import tasks
 from fhir_gym.actions import GRAMMAR, Action, Finish
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_server import HttpProtocol, bind
 from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task
-from fhir_gym.testing.fhir import AppServer
 from fhir_gym.types import Json
+
+
+class AppServer(AbstractContextManager[Any]):
+    """Context manager that serves an ASGI application on 127.0.0.1 from a thread.
+
+    Args:
+        app: The application.
+        port: Port; 0 for a free port.
+        config: Further settings of `uvicorn.Config`.
+
+    Raises:
+        FhirGymError: The port is in use.
+    """
+
+    def __init__(self, app: ASGIApp, port: int = 0, **config: Any) -> None:
+        self._listener = bind("127.0.0.1", port)
+        settings: dict[str, Any] = {"http": HttpProtocol, "log_level": "critical", "ws": "none"} | config
+        self._server = uvicorn.Server(uvicorn.Config(app, **settings))
+        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The URL of the server, without a trailing slash."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @override
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise FhirGymError("the server did not start")
+            time.sleep(0.001)
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+
+@contextmanager
+def serving(world: World, *, port: int = 0) -> Iterator[str]:
+    """Serve a world on 127.0.0.1, in a thread of this process.
+
+    Args:
+        world: The initial content of the server.
+        port: Port to listen on; 0 for a free port.
+
+    Yields:
+        The server's base URL.
+
+    Raises:
+        FhirGymError: The port is in use.
+
+    Examples:
+        >>> from fhir_gym import worlds
+        >>> with worlds.load("empty") as world, serving(world) as url:
+        ...     url.startswith("http://127.0.0.1:")
+        True
+    """
+    with AppServer(create_app(world), port) as server:
+        yield f"{server.url}/fhir"
+
 
 Fault = Literal["429", "500", "503", "timeout", "half", "garbled", "no_message"]
 """Name of a fault: an error status, no response, a lost connection, truncated JSON, or a reply without a message."""
