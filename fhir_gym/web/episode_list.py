@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from fhir_gym.evaluation import wilson
 from fhir_gym.web.context import ExportedPage, ViewerContext, pack_name
 from fhir_gym.web.episode_query import PAGE_SIZE, EpisodeQuery, number_of_pages
 from fhir_gym.web.episode_row import COLUMNS
@@ -190,6 +189,8 @@ def success_chart(index: RolloutIndex, where: str, parameters: Sequence[str | in
 def _bar(total: Sequence[int] | None) -> SuccessBar | None:
     if total is None:
         return None
+    from fhir_gym.evaluation import wilson  # its package loads much, which an empty viewer need not wait for
+
     successes, episodes = total
     return SuccessBar(successes, episodes, successes / episodes, *wilson(successes, episodes))
 
