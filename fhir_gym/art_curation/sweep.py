@@ -240,7 +240,7 @@ def _require_agreement(cases: Iterable[ReasoningCase], world: World) -> None:
         except TaskError as error:
             raise TaskError(f"{case.id} does not fit the world {world.name}: {error}") from error
         if not same:
-            raise TaskError(f"{case.id} and the world {world.name} disagree; see `fhir-gym art audit`")
+            raise TaskError(f"{case.id} and the world {world.name} disagree; see `fhir-gym research art audit`")
 
 
 def _fits(setting: Setting, plan: CaseSpec) -> bool:

@@ -32,10 +32,11 @@ from fhir_gym.cli import (
     mcp,
     memory,
     openenv,
+    replay,
     report,
     rollout,
     serve,
-    shift,
+    servers,
     suites,
     tasks,
     train,
@@ -61,49 +62,77 @@ app = typer.Typer(
 )
 
 
-def print_version() -> None:
-    """Print the version of fhir_gym and of Python."""
-    print_text(f"fhir-gym {installed_version('fhir-gym')} (Python {platform.python_version()})")
-
-
 def _show_version(asked: bool) -> None:
     if asked:
-        print_version()
+        print_text(f"fhir-gym {installed_version('fhir-gym')} (Python {platform.python_version()})")
         raise typer.Exit
 
 
 @app.callback()
 def _top(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_show_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version of fhir_gym and of Python.", callback=_show_version)
+    ] = False,
 ) -> None:
     """Accept the options that come before the command."""
 
 
+_PANELS = {
+    "Start": ("demo",),
+    "Play and evaluate": ("tasks", "rollout", "report", "view", "replay", "evaluate", "suites", "submission"),
+    "Data": ("worlds", "dataset"),
+    "Train": ("train", "memory"),
+    "Serve and publish": ("serve", "servers", "mcp", "openenv"),
+    "Research": ("experiment", "research"),
+}
+"""The commands as `fhir-gym --help` groups and orders them."""
+
+research = typer.Typer(
+    help="Commands for researchers and integrators: task files of action-based reasoning, and Harbor's task folders.",
+    no_args_is_help=True,
+)
+research.add_typer(art.app, name="art")
+research.add_typer(harbor.app, name="harbor")
+
 app.command("demo")(demo.demo)
-app.command("serve")(serve.serve)
+app.add_typer(tasks.app, name="tasks")
 app.command("rollout")(rollout.rollout)
-app.command("evaluate")(evaluate.evaluate)
-app.command("dataset")(dataset.dataset)
 app.command("report")(report.report)
 app.command("view")(view.view)
-app.add_typer(worlds.app, name="worlds")
-app.add_typer(tasks.app, name="tasks")
+app.command("replay")(replay.replay)
+app.command("evaluate")(evaluate.evaluate)
 app.add_typer(suites.app, name="suites")
 app.add_typer(suites.submission, name="submission")
-app.add_typer(shift.app, name="shift")
+app.add_typer(worlds.app, name="worlds")
+app.command("dataset")(dataset.dataset)
 app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
+app.command("serve")(serve.serve)
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(openenv.app, name="openenv")
-app.add_typer(harbor.app, name="harbor")
+app.add_typer(servers.app, name="servers")
 app.add_typer(experiment.app, name="experiment")
-app.add_typer(art.app, name="art")
-app.command("version")(print_version)
+app.add_typer(research, name="research")
 
 
 @lru_cache(maxsize=1)
 def _command() -> Any:
-    return get_command(app)
+    command: Any = get_command(app)
+    for panel, names in _PANELS.items():
+        for name in names:
+            command.commands[name] = command.commands.pop(name)
+            command.commands[name].rich_help_panel = panel
+    _hide_types_of_flags(command)
+    return command
+
+
+def _hide_types_of_flags(command: Any) -> None:
+    """Let the help show no type for options that take no value, where Typer would write `<bool>`."""
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for child in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(child)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The commands `fhir-gym harbor …`."""
+"""The commands `fhir-gym research harbor …`."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def export(
 ) -> None:
     """Write one Harbor task folder for each episode.
 
-    Example: fhir-gym harbor export FHIRAgent/Appointment-v0 --tasks 01,02a --variations 1000-1004 --out tasks
+    Example: fhir-gym research harbor export FHIRAgent/Appointment-v0 --tasks 01,02a --variations 1000-1004 --out tasks
 
-    Example: fhir-gym harbor export FHIRAgent/MedAgentBench-v0 --suite core-v1 --out tasks
+    Example: fhir-gym research harbor export FHIRAgent/MedAgentBench-v0 --suite core-v1 --out tasks
     """
     if suite is not None and any(option is not None for option in (tasks, variations, split, phrasing, grading)):
         raise typer.BadParameter(
@@ -113,7 +113,7 @@ def serve(
     phrasing: PhrasingOption = None,
     world: OwnWorldOption = None,
     grading: Annotated[
-        Literal["state", "evidence"], typer.Option(help="What to grade; see `harbor export`.")
+        Literal["state", "evidence"], typer.Option(help="What to grade; see `research harbor export`.")
     ] = "state",
     reward: RewardOption = "sparse",
     max_steps: MaxStepsOption = None,
@@ -126,10 +126,10 @@ def serve(
 ) -> None:
     """Serve one episode: FHIR under /fhir and MCP under /mcp; POST /finish takes the answer (extra mcp).
 
-    The task folders of `harbor export` run this command in a container. The episode cannot be restarted, and no HTTP
-    request returns its verdict.
+    The task folders of `research harbor export` run this command in a container. The episode cannot be restarted, and
+    no HTTP request returns its verdict.
 
-    Example: fhir-gym harbor serve FHIRAgent/Appointment-v0 --task 02a --variation 1000
+    Example: fhir-gym research harbor serve FHIRAgent/Appointment-v0 --task 02a --variation 1000
     """
     from fhir_gym import worlds
     from fhir_gym.episode_config import EpisodeConfig
@@ -168,12 +168,12 @@ def verdict(
         Path, typer.Option(help="Folder for reward.json, verdict.json and rollout.jsonl.")
     ] = _VERDICT_FOLDER,
 ) -> None:
-    """End the episode of a `harbor serve` process, and write its reward, verdict and record.
+    """End the episode of a `research harbor serve` process, and write its reward, verdict and record.
 
     Harbor runs this command in the server's container after the agent's container has stopped. Without a verdict,
     because the server failed, there is no reward file, and the exit code is 1.
 
-    Example: fhir-gym harbor verdict --out verdict
+    Example: fhir-gym research harbor verdict --out verdict
     """
     from fhir_gym.integrations.harbor import fetch_result, write_verdict_files
 

@@ -21,7 +21,6 @@ from fhir_gym.cli._options import (
     names,
     with_option_groups,
 )
-from fhir_gym.cli.experiment import list_experiments
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -70,9 +69,6 @@ def list_(
     columns = ("env", "key", "title", "kind", "difficulty", "category")
     rows = [[*(row[column] for column in columns), "yes" if row["held_out"] else ""] for row in listed]
     table((*columns, "held out"), rows)
-
-
-app.command("experiments")(list_experiments)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -22,16 +23,22 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_help_names_every_command(cli: Cli) -> None:
+def test_help_puts_every_command_into_a_panel(cli: Cli) -> None:
     outcome = cli("--help")
     assert outcome.code == 0
-    for command in ("demo", "serve", "worlds", "tasks", "rollout", "dataset", "version"):
-        assert command in outcome.out
+    panels = re.findall(r"─ (\w[\w ]+\w) ─", outcome.out)
+    assert panels == ["Options", "Start", "Play and evaluate", "Data", "Train", "Serve and publish", "Research"]
+
+
+@pytest.mark.parametrize("command", ["dataset", "train memory", "research harbor export"])
+def test_help_shows_no_type_for_flags(cli: Cli, command: str) -> None:
+    outcome = cli(*command.split(), "--help")
+    assert outcome.code == 0 and "--help" in outcome.out
+    assert "<bool>" not in outcome.out and "<path>" in outcome.out
 
 
 def test_version(cli: Cli) -> None:
-    assert cli("version").out.startswith("fhir-gym 0.")
-    assert cli("--version") == cli("version")
+    assert cli("--version").out.startswith("fhir-gym 0.")
 
 
 def test_worlds_list_and_info(cli: Cli) -> None:
@@ -208,13 +215,13 @@ def test_tasks_probe_without_scikit_learn(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert outcome.err.count("\n") <= 2
 
 
-def test_tasks_experiments(cli: Cli) -> None:
-    found = json.loads(cli("tasks", "experiments", "--json").out)
+def test_experiment_list(cli: Cli) -> None:
+    found = json.loads(cli("experiment", "list", "--json").out)
     assert [load["name"] for load in found] == [f"experiment-{n}" for n in (1, 2, 3, 4)]
     assert [len(load["test"]) for load in found] == [43, 129, 129, 66]
     assert [len(load["train"]) for load in found] == [43, 86, 86, 42]
     assert found[3]["test"][0] == {"env": ENV, "task": "03", "variation": 1_000, "phrasing": 2}
-    assert "Tasks that were not in training" in cli("tasks", "experiments").out
+    assert "Tasks that were not in training" in cli("experiment", "list").out
 
 
 def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:

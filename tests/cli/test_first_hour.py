@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLINIC, REASONING, BENCH = (f"FHIRAgent/{name}-v0" for name in ("Appointment", "ActionReasoning", "MedAgentBench"))
 ONE = f"rollout {CLINIC} --tasks 01 --variations 0 --out new"
 CHAT = f"{ONE} --agent chat --set model=m --set base_url=http://127.0.0.1:9/v1"
-SWEEP = "art sweep --tasks 3 --windows 12h --out new"
+SWEEP = "research art sweep --tasks 3 --windows 12h --out new"
 
 WRONG_FILES = ("missing", "folder", "void", "binary", "list.json")
 MORE_WRONG_FILES = (
@@ -33,21 +33,31 @@ MORE_WRONG_FILES = (
 )
 READING = (
     *("dataset FILE --out existing", "dataset good.jsonl FILE --out existing", "report FILE", "report good.jsonl FILE"),
-    *("art audit FILE --out new", "art review FILE sheet.csv --out new", "art review tasks.json FILE --out new"),
+    *(
+        "research art audit FILE --out new",
+        "research art review FILE sheet.csv --out new",
+        "research art review tasks.json FILE --out new",
+    ),
     *(f"{SWEEP} --tasks-file FILE", f"rollout {REASONING} --task-file FILE --out new"),
     *(f"rollout {BENCH} --task-file FILE --out new", f"rollout {BENCH} --task-file tasks.json --funcs-file FILE"),
     *("worlds info FILE", "worlds verify FILE", "serve --world FILE --port 18080", f"{ONE} --world FILE"),
-    *("worlds import FILE --out new", "art mine --world FILE", f"tasks check {CLINIC} --world FILE"),
+    *("worlds import FILE --out new", "research art mine --world FILE", f"tasks check {CLINIC} --world FILE"),
 )
 WRONG_PLACES = ("folder", "text/x", "loop", "loop/x", "x" * 300, "/dev/null/x")
 WRITING = (
     *("dataset good.jsonl --out FILE", f"rollout {CLINIC} --tasks 01 --variations 0 --out FILE"),
     *(
         f"rollout {CLINIC} --tasks 01 --variations 0 --out FILE --overwrite",
-        "art review tasks.json sheet.csv --out FILE",
+        "research art review tasks.json sheet.csv --out FILE",
     ),
-    *("art generate --per-family 1 --out FILE", "art generate --per-family 1 --out new --review FILE"),
-    *("art audit tasks.json --html FILE --overwrite", "art sweep --tasks 3 --windows 12h --out FILE --overwrite"),
+    *(
+        "research art generate --per-family 1 --out FILE",
+        "research art generate --per-family 1 --out new --review FILE",
+    ),
+    *(
+        "research art audit tasks.json --html FILE --overwrite",
+        "research art sweep --tasks 3 --windows 12h --out FILE --overwrite",
+    ),
     *(f"{SWEEP} --csv FILE", "demo --variations 1 --out text", "worlds build empty --out FILE"),
 )
 WRONG_WORDS = (
@@ -97,19 +107,30 @@ WRONG_WORDS = (
     *("serve --host nohost.invalid --port 18080", "serve --validation x --port 18080"),
     *("worlds build x", "worlds build empty --out text", "worlds build empty --seed x", "worlds import ftp://x/y"),
     *("worlds import text --name 'a b' --out new", "worlds import http://127.0.0.1:9/fhir --out new"),
-    *("demo --variations 0", "demo --world nope", "demo --out mine", "art generate --out new --per-family 0"),
-    *("art generate --out existing", "art generate --out new --review new", "art generate --out new --seed x"),
-    *("art generate --out new --rephrase-with m --base-url http://127.0.0.1:9/v1 --per-family 1",),
-    *(f"art sweep --tasks 3 --out new --windows {text}" for text in ("nan", "-1h", "12h,", "''")),
-    *("art sweep --tasks 3 --out new --shifts=nan%", "art sweep --out new --windows 12h --tasks 1", "art sweep"),
+    *("demo --variations 0", "demo --world nope", "demo --out mine", "research art generate --out new --per-family 0"),
+    *(
+        "research art generate --out existing",
+        "research art generate --out new --review new",
+        "research art generate --out new --seed x",
+    ),
+    *("research art generate --out new --rephrase-with m --base-url http://127.0.0.1:9/v1 --per-family 1",),
+    *(f"research art sweep --tasks 3 --out new --windows {text}" for text in ("nan", "-1h", "12h,", "''")),
+    *(
+        "research art sweep --tasks 3 --out new --shifts=nan%",
+        "research art sweep --out new --windows 12h --tasks 1",
+        "research art sweep",
+    ),
 )
 
 HOUR = (
-    *("version", "worlds list", "worlds info hospital-small", f"tasks list {CLINIC}", f"tasks show {CLINIC} 02a"),
+    *("--version", "worlds list", "worlds info hospital-small", f"tasks list {CLINIC}", f"tasks show {CLINIC} 02a"),
     *("demo --variations 1", "demo --variations 1", f"rollout {CLINIC} --tasks 01,02a --variations 0-1"),
     *(f"rollout {CLINIC} --tasks 01,02a --variations 0-1 --resume", "report rollouts.jsonl --by task"),
     *("dataset rollouts.jsonl --out train.jsonl", "dataset rollouts.jsonl --out train.jsonl"),
-    *("art generate --per-family 2 --out tasks.json", f"rollout {REASONING} --task-file tasks.json --out art.jsonl"),
+    *(
+        "research art generate --per-family 2 --out tasks.json",
+        f"rollout {REASONING} --task-file tasks.json --out art.jsonl",
+    ),
 )
 
 
@@ -127,7 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         run(f"rollout {CLINIC} --tasks 01,02a --variations 0 --out good.jsonl")
-        run("art generate --per-family 1 --out tasks.json --review sheet.csv --sample 3")
+        run("research art generate --per-family 1 --out tasks.json --review sheet.csv --sample 3")
     finally:
         os.chdir(before)
     good = (folder / "good.jsonl").read_text("utf-8").splitlines()

@@ -20,8 +20,11 @@ UNKNOWN = "numbered from 0 to 1999"
         (("tasks", "show", ENV_ID, "03", "--variation", "2000"), UNKNOWN),
         (("tasks", "check", ENV_ID, "--tasks", "03", "--variations", "2000-2001"), UNKNOWN),
         (("tasks", "probe", ENV_ID, "--tasks", "03", "--train", "1001"), "variation 1000 is not in split 'train'"),
-        (("harbor", "export", ENV_ID, "--out", "x", "--split", "test", "--variations", "5"), "is not in split 'test'"),
-        (("harbor", "serve", ENV_ID, "--task", "03", "--variation", "2000"), UNKNOWN),
+        (
+            ("research", "harbor", "export", ENV_ID, "--out", "x", "--split", "test", "--variations", "5"),
+            "is not in split 'test'",
+        ),
+        (("research", "harbor", "serve", ENV_ID, "--task", "03", "--variation", "2000"), UNKNOWN),
     ],
 )
 def test_the_refusal_is_one_line(

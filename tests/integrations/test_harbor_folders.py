@@ -62,7 +62,7 @@ def test_the_server_starts_with_the_exported_episode(rollout: Rollout) -> None:
         if line.startswith(start)
     )
     assert image == 'registry.example/fhir-gym:1"'
-    assert command[:3] == ["harbor", "serve", ENV_ID]
+    assert command[:4] == ["research", "harbor", "serve", ENV_ID]
     expected = [
         "--task=02a",
         "--variation=1000",
@@ -79,7 +79,7 @@ def test_the_description_of_the_task(rollout: Rollout) -> None:
     assert (described["metadata"]["task"], described["metadata"]["variation"]) == ("02a", 1_000)
     assert described["metadata"]["phrasing"] == rollout.task.phrasing
     assert described["verifier"]["environment_mode"] == "separate"
-    assert described["verifier"]["collect"] == [{"service": "fhir", "command": "fhir-gym harbor verdict"}]
+    assert described["verifier"]["collect"] == [{"service": "fhir", "command": "fhir-gym research harbor verdict"}]
     assert described["artifacts"] == [{"source": "/tmp/fhir-gym-verdict", "service": "fhir"}]
 
 

@@ -197,7 +197,7 @@ timeout_sec = 60.0
 # The server grades the episode in its own container, after Harbor has stopped the agent's container.
 [[verifier.collect]]
 service = {_json(SERVICE)}
-command = "fhir-gym harbor verdict"
+command = "fhir-gym research harbor verdict"
 """
 
 
@@ -236,7 +236,7 @@ def _compose(rollout: Rollout, image: str) -> str:
         "host": "0.0.0.0",
         "port": PORT,
     }
-    command = ["harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
+    command = ["research", "harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
     return f"""\
 services:
   main:

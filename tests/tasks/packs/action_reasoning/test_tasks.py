@@ -178,7 +178,7 @@ def test_the_same_bytes_in_any_process() -> None:
 
 def test_a_world_without_the_scenario_is_refused(own_world: Callable[[str], World]) -> None:
     hospital = own_world("FHIRAgent/Appointment-v0")
-    with pytest.raises(TaskError, match=r"no cluster candidates; `fhir-gym art mine --world hospital-small`"):
+    with pytest.raises(TaskError, match=r"no cluster candidates; `fhir-gym research art mine --world hospital-small`"):
         get_task(ENV_ID, "02").variation(0, hospital)
     with pytest.raises(TaskError, match="-1"):
         get_task(ENV_ID, "02").variation(-1, hospital)
