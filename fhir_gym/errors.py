@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 
 __all__ = [
     "AgentError",
+    "ArgumentError",
     "EndpointError",
     "ExperimentError",
     "FhirGymError",
@@ -42,7 +43,11 @@ class FhirGymError(Exception):
     """Base class of this package's errors."""
 
 
-class UnknownNameError(FhirGymError, ValueError):
+class ArgumentError(FhirGymError):
+    """An argument, an option or a field of a settings file is invalid, whatever files and servers there are."""
+
+
+class UnknownNameError(ArgumentError, ValueError):
     """A name of a task, world, split, agent or option does not exist. The message suggests the most similar name.
 
     Args:
@@ -65,7 +70,7 @@ class UnknownNameError(FhirGymError, ValueError):
         return type(self), (self.kind, self.name, self.known)
 
 
-class WrongTypeError(FhirGymError, TypeError):
+class WrongTypeError(ArgumentError, TypeError):
     """A value has the wrong type, such as None as an action or a class as an agent."""
 
 
@@ -90,11 +95,11 @@ class MemoryFileError(FhirGymError):
 
 
 class TrainingError(FhirGymError):
-    """A training config is invalid, or does not fit the run folder or the recipe."""
+    """A training cannot start or continue: its config does not fit the run folder, or its data cannot be used."""
 
 
 class ExperimentError(FhirGymError):
-    """An experiment's settings are invalid, or do not fit its folder."""
+    """An experiment's folder cannot be used, or does not fit the settings."""
 
 
 class TrainingBudgetError(TrainingError):

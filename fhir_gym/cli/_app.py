@@ -1,6 +1,12 @@
 """Entry point of the command line `fhir-gym`: run a command, and convert errors to messages and exit codes.
 
-Exit codes: 0 success, 1 failure (or an unsound task), 2 wrong usage, 130 interrupted by Ctrl-C.
+Exit codes:
+    0: Success.
+    1: The command failed, or its result is negative: a file, server, model or package that it needs cannot be used, an
+        output exists, an episode has no verdict, a task is unsound.
+    2: The command line or a file of settings (TOML) is wrong: an unknown name or field, an invalid value, a missing
+        option.
+    130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -44,7 +50,7 @@ from fhir_gym.cli import (
     worlds,
 )
 from fhir_gym.cli._console import note, print_text
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError
 
 _INTERRUPTED = 130
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
@@ -159,10 +165,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         _leave_quietly()
-    except UnknownNameError as error:
-        _leave(str(error), 2)
     except Exception as error:
-        _leave(_line(error), 2 if isinstance(error, _UsageError) else 1, show=error)
+        _leave(_line(error), 2 if isinstance(error, _UsageError | ArgumentError) else 1, show=error)
     sys.exit(0)
 
 

@@ -19,7 +19,8 @@ from fhir_gym.cli._options import (
     agent_settings,
 )
 from fhir_gym.cli._summary import Summary
-from fhir_gym.files import resolve, why_not_writable, write_file, write_files
+from fhir_gym.errors import FhirGymError
+from fhir_gym.files import require_writable, resolve, write_file, write_files
 from fhir_gym.processes import temporary_folder
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def generate(
 
     Example: fhir-gym research art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
     """
+    if base_url is not None and rephrase_with is None:
+        raise typer.BadParameter("--base-url needs --rephrase-with", param_hint="--base-url")
     files = (("--out", out), ("--review", review), ("--review-html", review_html))
     _require_free(overwrite, *files, read=_file_of(world))
     from fhir_gym.art_curation.audit import audit_cases
@@ -244,20 +247,18 @@ def _require_free(
     read: Sequence[Path] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
-    """Raise BadParameter if an output file is not writable, is also an input, or already exists."""
+    """Raise an error if an output file is not writable, is also an input, or already exists."""
     named = {resolve(path) for path in read}
     for option, path in options:
         if path is None:
             continue
-        wrong = why_not_writable(path)
-        if path.exists() and not path.is_file():
-            wrong = wrong or f"{path} is not a file"
-        elif path.exists() and not overwrite:
-            wrong = wrong or f"{path} exists; {hint}"
         if resolve(path) in named:
-            wrong = f"{path} is already used as another input or output"
-        if wrong is not None:
-            raise typer.BadParameter(wrong, param_hint=option)
+            raise typer.BadParameter(f"{path} is already used as another input or output", param_hint=option)
+        require_writable(path)
+        if path.exists() and not path.is_file():
+            raise FhirGymError(f"{path} is not a file")
+        if path.exists() and not overwrite:
+            raise FhirGymError(f"{path} exists; {hint}")
         named.add(resolve(path))
 
 

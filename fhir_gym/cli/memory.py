@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fhir_gym.arguments import require_name
 from fhir_gym.cli._console import fields, print_json, print_text, table
 from fhir_gym.cli._options import JsonOption
 
@@ -37,9 +38,12 @@ def show(
     """
     from fhir_gym.agents.memory import Memory
 
-    memory = Memory.load(file)
+    memory, only = Memory.load(file), _operation(operation)
+    tasks = sorted({reflection.source.task for reflection in memory.reflections if reflection.source is not None})
+    if task is not None:
+        require_name("task of this memory", task, tasks)
     reflections = memory.reflections if query is None else [reflection for reflection, _ in memory.macro(query, _LARGE)]
-    chosen = [reflection for reflection in reflections if _fits(reflection, resource, _operation(operation), task)]
+    chosen = [reflection for reflection in reflections if _fits(reflection, resource, only, task)]
     if as_json:
         plain = [reflection.model_dump(mode="json", exclude_none=True) for reflection in chosen]
         print_json({"header": memory.header.model_dump(mode="json"), "reflections": plain})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fhir_gym.arguments import require_name
-from fhir_gym.errors import FhirGymError, PluginError
+from fhir_gym.errors import ArgumentError, FhirGymError, PluginError
 from fhir_gym.fhir import World
 from fhir_gym.plugins import SUITES as GROUP
 from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
@@ -90,7 +90,7 @@ def get_suite(
         UnknownNameError: There is no such suite.
         TaskError: The task file or the function list is unusable.
         PluginError: The suite of an installed distribution is broken.
-        FhirGymError: A file or the world is missing or superfluous.
+        ArgumentError: A file or the world is missing or superfluous.
 
     Examples:
         >>> len(get_suite("quick-v1").episodes)
@@ -102,7 +102,7 @@ def get_suite(
         return _official(task_file, funcs_file, world)
     superfluous = [option for option, value in arguments.items() if value is not None]
     if superfluous:
-        raise FhirGymError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
+        raise ArgumentError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
     if name in _SHIPPED:
         return _SHIPPED[name]()
     point = entry_points_of(GROUP)[name]
@@ -127,7 +127,7 @@ def _official(task_file: str | Path | None, funcs_file: str | Path | None, world
     """Return the suite of MedAgentBench's own 300 tasks."""
     if task_file is None or world is None:
         missing = "task file (test_data_v2.json)" if task_file is None else "patients as a world"
-        raise FhirGymError(f"suite {OFFICIAL} needs the benchmark's own {missing}; see docs/medagentbench.md")
+        raise ArgumentError(f"suite {OFFICIAL} needs the benchmark's own {missing}; see docs/medagentbench.md")
     keys = tuple(task_set(_MEDAGENTBENCH, task_file, funcs_file))
     _require_official(keys, task_file)
     return Suite(

@@ -12,7 +12,7 @@ from typing import NamedTuple, Unpack
 
 from fhir_gym import worlds
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import EpisodeSpec, RunPlan, TaskRecord
 from fhir_gym.tasks import Grading, find_task, get_pack
@@ -51,7 +51,7 @@ class Suite:
         funcs_file: The function list that belongs to the task file.
 
     Raises:
-        FhirGymError: There are no episodes, or a variation occurs twice.
+        ArgumentError: There are no episodes, or a variation occurs twice.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Suite:
     def __post_init__(self) -> None:
         """Refuse an empty suite and repeated variations."""
         if not self.episodes:
-            raise FhirGymError(f"suite {self.name} has no episodes")
+            raise ArgumentError(f"suite {self.name} has no episodes")
         seen: set[tuple[str, str, int]] = set()
         for episode in self.episodes:
             if episode[:3] in seen:
-                raise FhirGymError(f"suite {self.name} has variation {episode.variation} of task {episode.task} twice")
+                raise ArgumentError(f"suite {self.name} has variation {episode.variation} of task {episode.task} twice")
             seen.add(episode[:3])
 
     @property
@@ -93,11 +93,11 @@ class Suite:
             settings: Fields of the settings to replace.
 
         Raises:
-            FhirGymError: The suite has no episodes of the pack.
+            ArgumentError: The suite has no episodes of the pack.
         """
         own = [episode for episode in self.episodes if episode.env_id == env_id]
         if not own:
-            raise FhirGymError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
+            raise ArgumentError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
         specs = tuple(
             EpisodeSpec(episode.task, episode.variation, repeat) for episode in own for repeat in range(repeats)
         )

@@ -73,10 +73,10 @@ def test_train_needs_a_model(cli: Cli, tmp_path: Path) -> None:
     config = tmp_path / "memory.toml"
     config.write_text('tokenz = 3\n[agent]\nmodel = "m"')
     done = cli("train", "memory", "--config", config, "--out", tmp_path / "m.jsonl")
-    assert done.code == 1 and "memory.toml: unknown field 'tokenz'. Fields: agent, evaluator" in done.err
+    assert done.code == 2 and "memory.toml: unknown field 'tokenz'. Fields: agent, evaluator" in done.err
     config.write_text('variations = "1000"\n[agent]\nmodel = "m"')
     done = cli("train", "memory", "--config", config, "--out", tmp_path / "m.jsonl")
-    assert done.code == 1 and "test variations are never trained on" in done.err
+    assert done.code == 2 and "test variations are never trained on" in done.err
     done = cli("train", "memory", "--config", config, "--model", "m", "--out", tmp_path / "m.jsonl")
     assert done.code == 2 and "leave out --model" in done.err
 

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any
 
 from fhir_gym.arguments import require_name, require_path
-from fhir_gym.errors import PluginError, TaskError, UnknownNameError, in_one_line
+from fhir_gym.errors import ArgumentError, PluginError, TaskError, UnknownNameError, in_one_line
 from fhir_gym.plugins import PACKS, call_plugin, entry_points_of, import_by_name, load_plugin, plugin_error, warn_about
 from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 from fhir_gym.tasks.core.task import Task
@@ -86,12 +86,13 @@ class Pack:
         """Read the tasks from the published benchmark's files.
 
         Raises:
-            TaskError: The pack does not read such files, or a file is unusable.
+            ArgumentError: The pack does not read such files.
+            TaskError: A file is unusable.
         """
         if self.task_reader is None:
-            raise TaskError(f"{self.env_id} does not read task files")
+            raise ArgumentError(f"{self.env_id} does not read task files")
         if funcs_file is not None and not self.reads_functions:
-            raise TaskError(f"{self.env_id} does not read function lists: leave funcs_file out")
+            raise ArgumentError(f"{self.env_id} does not read function lists: leave funcs_file out")
         return self.task_reader(task_file, funcs_file)
 
 
@@ -330,11 +331,11 @@ def task_set(
     require_path("funcs_file", funcs_file)
     if task_file is None:
         if funcs_file is not None:
-            raise TaskError("a function list belongs to a task file: give task_file too")
+            raise ArgumentError("a function list belongs to a task file: give task_file too")
         return registered.task_set
     if registered.pack.task_reader is None:
         readers = ", ".join(pack_id for pack_id in SHIPPED if get_pack(pack_id).task_reader)
-        raise TaskError(f"{env_id} does not read task files; these packs do: {readers}")
+        raise ArgumentError(f"{env_id} does not read task files; these packs do: {readers}")
     functions = None if funcs_file is None else Path(funcs_file).expanduser()
     return registered.pack.read_tasks(Path(task_file).expanduser(), functions)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.tasks.core.task import Task, checked_dials, key_with_dials, split_key
 
 
@@ -21,7 +21,7 @@ class TaskSet(Mapping[str, Task[Any]]):
 
     Raises:
         UnknownNameError: No task has one of the dials, or not the task of a key with dials.
-        FhirGymError: No task has all of the dials, or a value is not possible.
+        ArgumentError: No task has all of the dials, or a value is not possible.
     """
 
     def __init__(self, tasks: Mapping[str, Task[Any]], dials: Mapping[str, object] | None = None) -> None:
@@ -31,7 +31,7 @@ class TaskSet(Mapping[str, Task[Any]]):
             if name not in dial_names:
                 raise UnknownNameError("dial of these tasks", name, dial_names)
         if self._dials and not len(self):
-            raise FhirGymError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
+            raise ArgumentError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 
     @override
     def __getitem__(self, key: str) -> Task[Any]:
@@ -62,7 +62,7 @@ def with_dials(task: Task[Any], values: Mapping[str, object]) -> Task[Any]:
 
     Raises:
         UnknownNameError: The task has no such dial.
-        FhirGymError: A value is not possible.
+        ArgumentError: A value is not possible.
     """
     dials = checked_dials(task.key, task.dials, values)
     return _resized(task, tuple(dials.items())) if dials else task

@@ -13,7 +13,7 @@ import pytest
 import fhir_gym
 from fhir_gym import Episode
 from fhir_gym.actions import GRAMMAR
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, TaskError, UnknownNameError
 from fhir_gym.tasks import Verdict
 from fhir_gym.tasks.packs.medagentbench import ENV_ID
 from fhir_gym.tasks.packs.medagentbench.official.orders import COMMENT
@@ -198,7 +198,7 @@ def test_a_world_without_the_patient_is_refused(task_file: Path, hospital: World
 def test_wrong_arguments(task_file: Path, small: World) -> None:
     with pytest.raises(UnknownNameError, match="task99_1"):
         Episode(ENV_ID, task="task99_1", world=small, task_file=task_file)
-    with pytest.raises(TaskError, match="one variation"):
+    with pytest.raises(ArgumentError, match="one variation"):
         Episode(ENV_ID, task="task2_1", variation=1, world=small, task_file=task_file)
     with pytest.raises(UnknownNameError, match="grading of task 01"):
         Episode(ENV_ID, task="01", world=small, grading="official")
