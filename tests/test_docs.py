@@ -97,6 +97,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, f"{page_id(page)}:\n{done.stdout}\n{done.stderr}"
+    assert "ResourceWarning" not in done.stderr, f"{page_id(page)} leaves something open"  # since Python 3.13
     for path in tmp_path.glob("*.jsonl"):
         lines = path.read_bytes().splitlines()
         assert len(lines) == len(set(lines)), f"{page_id(page)} writes lines of {path.name} twice"

@@ -187,6 +187,13 @@ def test_unknown_arguments_suggest_the_nearest_name(arguments: dict[str, Any], n
             make(ENV_ID, **arguments)
 
 
+def test_an_environment_works_after_a_first_reset_with_a_wrong_option(env: Env) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'task'"):
+        env.reset(options={"tsk": "02a"})
+    env.reset(options={"task": "02a"})
+    assert [env.step("GET /Patient?_count=1")[2] for _ in range(2)] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
