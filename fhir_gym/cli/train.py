@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +17,14 @@ from fhir_gym.cli._options import names
 
 if TYPE_CHECKING:
     from fhir_gym.reflexion import MemoryTrainingConfig
+
+_HEAVY = {
+    "sb3": ("fhir_gym.training.sb3_run",),
+    "sft": ("torch", "transformers"),
+    "expert": ("torch", "transformers"),
+    "grpo": ("torch", "transformers", "trl"),
+}
+"""Modules whose import takes seconds, by recipe."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -107,7 +118,8 @@ def memory(
     settings = _memory_settings(
         config, model, base_url, {name: value for name, value in options.items() if value is not None}
     )
-    with progress("Training the memory") as update:
+    kept = f"{out}.training keeps the finished episodes and replies"
+    with _interruptible(kept), progress("Training the memory", lines=True) as update:
         trained = train_memory(settings, out, progress=update)
     spent = sum(usage.total for usage in training_usage(out).values())
     counts = trained.header.training["counts"]
@@ -139,7 +151,7 @@ def report(
 
 
 def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
-    """Run a recipe with a progress bar."""
+    """Run a recipe, and show how far it is."""
     from fhir_gym.training.config import load_config
 
     module = import_module(f"fhir_gym.training.{recipe}")
@@ -147,9 +159,36 @@ def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
     train: Callable[..., None] = getattr(module, f"train_{recipe}")
     changes = {} if seed is None else {"seed": seed}
     settings = load_config(config, kind, **changes)
-    with progress(f"Training ({recipe})") as update:
+    _import(_HEAVY[recipe])
+    with _interruptible(f"{out} keeps the checkpoints"), progress(f"Training ({recipe})", lines=True) as update:
         train(settings, out, progress=update)
     note(f"report written to {out / 'report.md'}")
+
+
+def _import(names: Iterable[str]) -> None:
+    """Import modules. Ctrl-C ends the process at once, because some of these modules catch KeyboardInterrupt."""
+
+    def leave(*_: object) -> None:
+        note("interrupted before the training started")
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        for name in names:
+            with suppress(ImportError):  # the recipe says what is missing
+                import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interruptible(kept: str) -> Iterator[None]:
+    """Say after Ctrl-C what is kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"interrupted: {kept}; the same command continues from the last of them")
+        raise typer.Exit(130) from None
 
 
 def _memory_settings(
