@@ -30,6 +30,7 @@ __all__ = [
     "WrongTypeError",
     "describe_type",
     "in_one_line",
+    "pip_install",
 ]
 
 
@@ -37,6 +38,10 @@ _SIMILAR = 0.5
 """Minimum similarity, from 0 to 1, of a name that the error message suggests."""
 _MAX_LENGTH = 100
 """Maximum number of characters of a name that are compared and shown."""
+
+
+_DISTRIBUTION = "."
+"""What pip installs: the clone, in which the command runs. From the first release on, it is ``fhir-gym``."""
 
 
 class FhirGymError(Exception):
@@ -128,6 +133,12 @@ class FhirServerError(InfraError):
 
 class EndpointError(FhirGymError):
     """A model's endpoint is misconfigured (URL, key, model name or a setting), so every episode would fail."""
+
+
+def pip_install(extras: str) -> str:
+    """Return the command that installs extras, such as ``"local,train"``, for the message of `MissingExtraError`."""
+    where = " in the clone of fhir_gym" if _DISTRIBUTION == "." else ""
+    return f"pip install '{_DISTRIBUTION}[{extras}]'{where}"
 
 
 def in_one_line(error: BaseException) -> str:

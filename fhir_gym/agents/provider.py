@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import ArgumentError, EndpointError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.errors import ArgumentError, EndpointError, InfraError, MissingExtraError, UnknownNameError, pip_install
 from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, limit_size, redirect_target, retry_after
 from fhir_gym.types import Json
 
@@ -116,7 +116,7 @@ class Provider:
 
     def __init__(self, model: ChatModel) -> None:
         if find_spec("openai") is None:
-            raise MissingExtraError('the chat agent needs the openai package: pip install "fhir-gym[llm]"')
+            raise MissingExtraError(f"the chat agent needs the openai package: {pip_install('llm')}")
         base_url = model.base_url or os.environ.get("OPENAI_BASE_URL") or None
         key = model.api_key or os.environ.get("OPENAI_API_KEY") or None
         if key is None and base_url is None:

@@ -15,9 +15,9 @@ from typing import Any, Self
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
 from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
-from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, pip_install
 
-_INSTALL = "pip install 'fhir-gym[local]'"
+_INSTALL = pip_install("local")
 _SAMPLED = 64
 """Number of values of each tensor that a model's fingerprint includes."""
 

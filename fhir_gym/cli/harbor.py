@@ -11,6 +11,7 @@ import typer
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import EnvArgument, OwnWorldOption, PhrasingOption, names
+from fhir_gym.errors import pip_install
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -102,7 +103,7 @@ def export(
         total, written = len(plan.episodes), 0
         for written, _ in enumerate(write_task_folders(plan, out, image=image, mcp=not no_mcp, overwrite=overwrite), 1):
             update(written, total)
-    note(f"{written} task folders written to {out}; to run them: pip install 'fhir-gym[harbor]'; harbor run -p {out}")
+    note(f"{written} task folders written to {out}; to run them: {pip_install('harbor')}; harbor run -p {out}")
 
 
 @app.command("serve")

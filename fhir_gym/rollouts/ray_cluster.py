@@ -27,7 +27,7 @@ from typing_extensions import override
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.arguments import require_whole
-from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, in_one_line
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, in_one_line, pip_install
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import Attempt, attempt_episode, run_alone
@@ -240,7 +240,7 @@ class RayRun:
         try:
             self.ray: Any = import_module("ray")
         except ImportError as error:
-            raise MissingExtraError("a run on a Ray cluster needs: pip install 'fhir-gym[ray]'") from error
+            raise MissingExtraError(f"a run on a Ray cluster needs: {pip_install('ray')}") from error
         self.is_concurrent = isinstance(self.agent, ConcurrentAgent)
         shipment = Shipment.of(self.plan, self.agent, self.world, self.ray.cloudpickle.dumps)
         try:

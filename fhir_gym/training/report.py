@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
 from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, wilson, without_variance
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation
@@ -98,7 +98,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
-        raise MissingExtraError("plots need matplotlib: pip install 'fhir-gym[train]'") from error
+        raise MissingExtraError(f"plots need matplotlib: {pip_install('train')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         figure = figures.Figure(figsize=(width, height), dpi=100, layout="constrained")
         return figure, figure.add_subplot()

@@ -14,11 +14,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fhir_gym.agents.transformer import Transformer, errors_in_one_line, quiet
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
 
-_INSTALL = "pip install 'fhir-gym[local,train]'"
+_INSTALL = pip_install("local,train")
 
 
 class ModelConfig(TrainingConfig):

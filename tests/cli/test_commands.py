@@ -30,7 +30,7 @@ def test_help_puts_every_command_into_a_panel(cli: Cli) -> None:
     assert panels == ["Options", "Start", "Play and evaluate", "Data", "Train", "Serve and publish", "Research"]
 
 
-@pytest.mark.parametrize("command", ["dataset", "train memory", "research harbor export"])
+@pytest.mark.parametrize("command", ["dataset", "demo", "research harbor export"])
 def test_help_shows_no_type_for_flags(cli: Cli, command: str) -> None:
     outcome = cli(*command.split(), "--help")
     assert outcome.code == 0 and "--help" in outcome.out
@@ -191,8 +191,8 @@ def test_tasks_check_takes_numbers_of_variations(cli: Cli) -> None:
     for given, tried in (("2", 2), ("0-1,1000", 3)):
         outcome = cli("tasks", "check", ENV, "--tasks", "04a", "--variations", given, "--json")
         assert json.loads(outcome.out)["tasks"][0]["variations"] == tried
-    for wrong, code in (("0", 2), ("ten", 1), ("3-1", 1)):
-        assert cli("tasks", "check", ENV, "--tasks", "04a", "--variations", wrong).code == code, wrong
+    for wrong in ("0", "ten", "3-1"):
+        assert cli("tasks", "check", ENV, "--tasks", "04a", "--variations", wrong).code == 2, wrong
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:
         ("02a", 1),
     ]
     again = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-1", "--out", out)
-    assert again.code == 2
+    assert again.code == 1
     assert "--resume" in again.err
     more = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-2", "--out", out, "--resume")
     assert more.code == 0
@@ -296,7 +296,10 @@ def test_a_dataset_can_be_a_folder(cli: Cli, tmp_path: Path, monkeypatch: pytest
     assert cli("dataset", out, "--format", "minari", "--hub", "--out", tmp_path / "a-v0").code == 2
     monkeypatch.setitem(sys.modules, "minari.dataset.minari_storage", None)
     outcome = cli("dataset", out, "--format", "minari", "--out", tmp_path / "a-v0")
-    assert (outcome.code, outcome.err) == (1, "error: a Minari dataset needs: pip install 'fhir-gym[minari]'\n")
+    assert (outcome.code, outcome.err) == (
+        1,
+        "error: a Minari dataset needs: pip install '.[minari]' in the clone of fhir_gym\n",
+    )
 
 
 def test_a_dataset_never_replaces_its_source(cli: Cli, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_missing_package_names_the_pip_command(cli: Cli, tmp_path: Path, monke
     path = tmp_path / "sft.toml"
     path.write_text('model = "m"')
     done = cli("train", "sft", "--config", path, "--out", tmp_path / "run")
-    assert done.code == 1 and "fine-tuning needs the package torch: pip install 'fhir-gym[local,train]'" in done.err
+    assert done.code == 1 and "fine-tuning needs the package torch: pip install '.[local,train]'" in done.err
 
 
 def test_an_interrupted_training_says_what_is_kept(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

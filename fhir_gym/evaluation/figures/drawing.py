@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.evaluation.figures.charts import Bars, Chart, Figure, HeatMap, Stacks, Violins
 from fhir_gym.evaluation.figures.style import (
     INK,
@@ -160,7 +160,7 @@ def _matplotlib() -> Iterator[Any]:
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
-        raise MissingExtraError("figures need matplotlib: pip install 'fhir-gym[report]'") from error
+        raise MissingExtraError(f"figures need matplotlib: {pip_install('report')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault), matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # A name in a script that the font does not contain is drawn as boxes in the PNG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
