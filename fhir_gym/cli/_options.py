@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from fhir_gym.cli._console import progress
-from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from fhir_gym.episode_config import EpisodeConfig
@@ -309,7 +309,7 @@ def read_chosen(files: Iterable[Path], tasks: Iterable[str]) -> Iterator[Rollout
         RecordError: A file has no rollouts.
         UnknownNameError: There are no rollouts of a task; raised after the last rollout.
     """
-    from fhir_gym.rollouts import read_rollouts
+    from fhir_gym.rollouts import no_rollouts, read_rollouts
 
     wanted_tasks = tuple(tasks)
     seen: dict[str, None] = {}
@@ -321,7 +321,7 @@ def read_chosen(files: Iterable[Path], tasks: Iterable[str]) -> Iterator[Rollout
             if not wanted_tasks or rollout.task.key in wanted_tasks:
                 yield rollout
         if not any_record:
-            raise RecordError(f"{file}: contains no rollouts")
+            raise no_rollouts(file)
     for task in wanted_tasks:
         if task not in seen:
             raise UnknownNameError("task of these rollouts", task, seen)

@@ -60,9 +60,13 @@ class PairedDifference:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        numbers = ("difference", "low", "high", "p_clustered", "p_mcnemar")
         counts = ("common", "both", "only_first", "only_second", "neither", "clusters")
-        return {name: getattr(self, name) for name in counts} | {name: rounded(getattr(self, name)) for name in numbers}
+        p_values = {"p_clustered": self.p_clustered, "p_mcnemar": self.p_mcnemar}
+        return (
+            {name: getattr(self, name) for name in counts}
+            | {name: rounded(getattr(self, name)) for name in ("difference", "low", "high")}
+            | {name: None if value is None else float(f"{value:.6g}") for name, value in p_values.items()}
+        )
 
 
 def paired_difference(
