@@ -60,7 +60,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     name="fhir-gym",
     help="RL environments for LLM agents on an embedded FHIR R4 server.\n\n"
-    "New here? Start with `fhir-gym demo`, which takes a minute.",
+    "New here? Start with `fhir-gym demo`, which takes a few seconds.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -15,6 +15,7 @@ from fhir_gym.tasks import SPLITS, task_set
 
 _APPOINTMENT, _GENETIC = "FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"
 _MEDAGENTBENCH, _REASONING = "FHIRAgent/MedAgentBench-v0", "FHIRAgent/ActionReasoning-v0"
+_SHIFT = "FHIRAgent/Shift-v0"
 
 # A suite lists its tasks, so that a new task of a pack does not change an existing suite.
 _TASKS: Mapping[str, str] = {
@@ -23,12 +24,18 @@ _TASKS: Mapping[str, str] = {
     _GENETIC: "20 21a 21b 21c 22",
     _MEDAGENTBENCH: "01 02 03 04 05 06 07 08 09 10",
     _REASONING: "01 02 03 04 05 06",
+    _SHIFT: "Q1-1 Q2-1 Q3-1 Q4-1 P1-1 P2-1 P3-1 P4-1 S1-1 S2-1 S3-1 S4-1 I1-1 I2-1 I3-1 I4-1 "
+    "Q1-2 Q2-2 Q3-2 Q4-2 P1-2 P2-2 P3-2 P4-2 S1-2 S2-2 S3-2 S4-2 I1-2 I2-2 I3-2 I4-2",
 }
+_SHORT_TASKS = (_APPOINTMENT, _GENETIC, _MEDAGENTBENCH, _REASONING)
+"""The packs of the first versions."""
+_SHIFT_LEVEL_1 = " ".join(_TASKS[_SHIFT].split()[:16])
+_SHIFT_LIVE = "day-3 day-4"
 _QUICK_APPOINTMENT = (
     "01 02a 03 04a 05 06a 06b 07 08a 08b 09a 09b 10a 10b 11a 11b 12a 12b 13a 13b 14a 14b 15a 15b 16a 16b 17a 17b"
 )
 """One or two tasks of each number."""
-_PHRASINGS: Mapping[str, int] = {_APPOINTMENT: 3, _GENETIC: 3, _MEDAGENTBENCH: 3, _REASONING: 4}
+_PHRASINGS: Mapping[str, int] = {_APPOINTMENT: 3, _GENETIC: 3, _MEDAGENTBENCH: 3, _REASONING: 4, _SHIFT: 3}
 """The number of phrasings that all tasks of a pack have."""
 _TEST = SPLITS["test"].start
 
@@ -36,13 +43,10 @@ OFFICIAL = "medagentbench-official-v1"
 _OFFICIAL_KEYS = tuple(f"task{kind}_{number}" for kind in range(1, 11) for number in range(1, 31))
 
 
-def _quick() -> Suite:
-    counts = {_APPOINTMENT: 1, _GENETIC: 2, _MEDAGENTBENCH: 1, _REASONING: 2}
-    return _suite("quick-v1", "a first impression of all packs", counts, {**_TASKS, _APPOINTMENT: _QUICK_APPOINTMENT})
-
-
-def _core() -> Suite:
-    return _suite("core-v1", "every task of all packs equally often", dict.fromkeys(_TASKS, 7))
+def _quick(name: str, about: str, packs: Iterable[str]) -> Suite:
+    counts = {_APPOINTMENT: 1, _GENETIC: 2, _MEDAGENTBENCH: 1, _REASONING: 2, _SHIFT: 1}
+    tasks = {**_TASKS, _APPOINTMENT: _QUICK_APPOINTMENT, _SHIFT: _SHIFT_LEVEL_1}
+    return _suite(name, about, {env_id: counts[env_id] for env_id in packs}, tasks)
 
 
 def _suite(name: str, about: str, counts: Mapping[str, int], tasks: Mapping[str, str] = _TASKS) -> Suite:
@@ -55,12 +59,17 @@ def _suite(name: str, about: str, counts: Mapping[str, int], tasks: Mapping[str,
 
 
 _SHIPPED: Mapping[str, Callable[[], Suite]] = {
-    "quick-v1": _quick,
-    "core-v1": _core,
+    "quick-v2": lambda: _quick("quick-v2", "a first impression of all packs", _TASKS),
+    "quick-v1": lambda: _quick("quick-v1", "a first impression of four packs, without Shift", _SHORT_TASKS),
+    "core-v2": lambda: _suite("core-v2", "all tasks but Shift's live ones, equally often", dict.fromkeys(_TASKS, 7)),
+    "core-v1": lambda: _suite("core-v1", "all tasks of four packs, without Shift", dict.fromkeys(_SHORT_TASKS, 7)),
     "appointment-v1": lambda: _suite("appointment-v1", "the appointment tasks", {_APPOINTMENT: 10}),
     "genetic-testing-v1": lambda: _suite("genetic-testing-v1", "the genetic testing tasks", {_GENETIC: 40}),
     "medagentbench-v1": lambda: _suite("medagentbench-v1", "our tasks after MedAgentBench", {_MEDAGENTBENCH: 30}),
     "action-reasoning-v1": lambda: _suite("action-reasoning-v1", "the lab-reasoning tasks", {_REASONING: 50}),
+    "shift-v1": lambda: _suite(
+        "shift-v1", "the tasks of Shift", {_SHIFT: 5}, {_SHIFT: f"{_TASKS[_SHIFT]} {_SHIFT_LIVE}"}
+    ),
 }
 
 
