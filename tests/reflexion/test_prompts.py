@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 import fhir_gym
-from fhir_gym.agents import ScriptedAgent
+from fhir_gym.actions import GRAMMAR, Invalid
+from fhir_gym.agents import Reply, ScriptedAgent
 from fhir_gym.reflexion.prompts import evaluator_message, reflector_message
 from fhir_gym.rollouts import Rollout
 
@@ -26,6 +28,36 @@ def test_the_evaluator_reads_the_whole_run(rollout: Rollout) -> None:
     assert "Action 1:\nGET /Patient?_count=1\n" in text
     assert rollout.verdict is not None and rollout.verdict.explanation in text
     assert "more characters)" in text  # a long observation is shortened
+
+
+class ToolCaller(ScriptedAgent):
+    """Calls tools instead of writing actions."""
+
+    def act(self, observation: str) -> Reply:
+        name, arguments = next(self._calls)
+        action = GRAMMAR.from_tool_call(name, arguments)
+        text = f"{name}({json.dumps(arguments)})" if isinstance(action, Invalid) else None
+        return Reply(action, text, name)
+
+    _calls = iter(
+        (
+            ("searchResources", {"resourceType": "Patient", "params_json": {"_count": "1"}}),
+            ("searchResource", {}),
+            ("finish", {"answer": []}),
+        )
+    )
+
+
+def test_tool_calls_are_shown_as_the_agent_made_them() -> None:
+    agent = ToolCaller(lambda observation, step: "")
+    (rollout,) = fhir_gym.run("FHIRAgent/Appointment-v0", agent, tasks="03", variations=0)
+    text = evaluator_message(rollout, 60_000)
+    assert (
+        'Action 1:\nsearchResources({"resourceType": "Patient", "params_json": {"_count": "1"}})\nResult 1:\nHTTP 200'
+        in text
+    )
+    assert "Action 2:\nsearchResource({})" in text
+    assert 'Action 3:\nfinish({"answer": []})' in text
 
 
 def test_the_middle_of_a_long_run_is_left_out(rollout: Rollout) -> None:
