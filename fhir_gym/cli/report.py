@@ -25,8 +25,8 @@ def report(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Groups, separated by commas: agent, pack, kind, difficulty, category, task or split; default: all "
-            "(except in JSON and CSV, task only if there are at most 60 tasks)."
+            help="Groups, separated by commas: agent, pack, kind, difficulty, category, class, task or split; default: "
+            "all (except in JSON and CSV, task only if there are at most 60 tasks)."
         ),
     ] = None,
     full: Annotated[
@@ -105,7 +105,7 @@ def _print(report: Report, format: str, *, brief: bool, full: bool) -> None:
         print_raw(evaluation.FORMATS[cast("TextFormat", format)](report))
         return
     tables = evaluation.sections(report)
-    groups = [name for name in report.by if not brief or name in ("pack", "task")]
+    groups = [name for name in report.by if not brief or name in ("pack", "class", "task")]
     shown = tables if full else evaluation.headline(report, groups)
     for section in shown:
         table(section.columns, section.rows, title=section.title)

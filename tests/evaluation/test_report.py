@@ -57,6 +57,14 @@ def test_command_prints_tables(files: list[str], cli: Cli) -> None:
     assert full.out.startswith(done.out) and "Tokens in an episode" in full.out and "--full" not in full.err
 
 
+def test_tasks_of_medagentbench_have_a_table_of_classes(tmp_path: Path, cli: Cli) -> None:
+    record = rollout()
+    tasks = [record.task.model_copy(update={"key": f"task{number}_{n}"}) for number in (2, 10) for n in (1, 2)]
+    records = [record.model_copy(update={"task": task}) for task in tasks]
+    shown = cli("report", str(written(tmp_path / "r.jsonl", records))).out
+    assert [line.split()[:1] for line in shown.partition("By class")[2].splitlines()[2:4]] == [["2"], ["10"]]
+
+
 def test_groups_of_one_are_left_out(tmp_path: Path, cli: Cli) -> None:
     records = [rollout(task, 0) for task in ("01", "02a")]
     shown = cli("report", str(written(tmp_path / "r.jsonl", records)), "--full").out

@@ -90,6 +90,24 @@ def test_the_official_verdict_does_not_depend_on_the_grammar(judged: Any) -> Non
     assert judged("task3_1", record, "FINISH(done)", grading="official").gradings["official"] is True
 
 
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("FINISH([1.9])", None),
+        ("FINISH([2.5])", "wrong value"),
+        ("FINISH([])", "wrong value"),
+        ('FINISH(["1.9 mg/dL"])', "wrong format"),
+        ("FINISH(1.9)", "wrong format"),
+        ("The value is 1.9.", "wrong format"),
+    ],
+)
+def test_the_two_kinds_of_error_are_told_apart(judged: Any, answer: str, label: str | None) -> None:
+    verdict = judged("task4_1", LOOK["MG"], answer, grading="official")
+    assert (verdict.diagnosis and verdict.diagnosis.error) == label
+    if answer.startswith("FINISH(["):
+        assert judged("task4_1", LOOK["MG"], answer).diagnosis is None
+
+
 def test_official_rules_of_the_conversation(small: World, task_file: Path) -> None:
     with Episode(ENV_ID, task="task3_1", world=small, task_file=task_file, grading="official") as episode:
         episode.start()
