@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 import fhir_gym
 from fhir_gym.actions import GRAMMAR, Invalid
-from fhir_gym.agents import Reply, ScriptedAgent
+from fhir_gym.agents import EpisodeContext, Reply, ScriptedAgent
 from fhir_gym.reflexion.prompts import evaluator_message, reflector_message
 from fhir_gym.rollouts import Rollout
+from fhir_gym.types import Json
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +32,20 @@ def test_the_evaluator_reads_the_whole_run(rollout: Rollout) -> None:
     assert "more characters)" in text  # a long observation is shortened
 
 
-class ToolCaller(ScriptedAgent):
+class ToolCaller:
     """Calls tools instead of writing actions."""
+
+    name = "caller"
+    settings: Mapping[str, Json] = {}
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        self._calls: Iterator[tuple[str, dict[str, Any]]] = iter(
+            (
+                ("searchResources", {"resourceType": "Patient", "params_json": {"_count": "1"}}),
+                ("searchResource", {}),
+                ("finish", {"answer": []}),
+            )
+        )
 
     def act(self, observation: str) -> Reply:
         name, arguments = next(self._calls)
@@ -39,18 +53,9 @@ class ToolCaller(ScriptedAgent):
         text = f"{name}({json.dumps(arguments)})" if isinstance(action, Invalid) else None
         return Reply(action, text, name)
 
-    _calls = iter(
-        (
-            ("searchResources", {"resourceType": "Patient", "params_json": {"_count": "1"}}),
-            ("searchResource", {}),
-            ("finish", {"answer": []}),
-        )
-    )
-
 
 def test_tool_calls_are_shown_as_the_agent_made_them() -> None:
-    agent = ToolCaller(lambda observation, step: "")
-    (rollout,) = fhir_gym.run("FHIRAgent/Appointment-v0", agent, tasks="03", variations=0)
+    (rollout,) = fhir_gym.run("FHIRAgent/Appointment-v0", ToolCaller(), tasks="03", variations=0)
     text = evaluator_message(rollout, 60_000)
     assert (
         'Action 1:\nsearchResources({"resourceType": "Patient", "params_json": {"_count": "1"}})\nResult 1:\nHTTP 200'
