@@ -32,4 +32,4 @@ def test_the_refusal_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = cli(*command)
-    assert done.code == 1 and message in done.err.splitlines()[-1] and not done.out
+    assert done.code == 2 and message in done.err.splitlines()[-1] and not done.out

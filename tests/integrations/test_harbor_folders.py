@@ -28,7 +28,7 @@ def rollout(hospital: World) -> Rollout:
 
 def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main(["harbor", *arguments])
+        main(["research", "harbor", *arguments])
     assert isinstance(stopped.value.code, int)
     return stopped.value.code
 

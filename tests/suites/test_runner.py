@@ -250,7 +250,7 @@ def test_exit_codes_of_the_command(cli: Any, tmp_path: Path) -> None:
     unknown = cli("evaluate", "--suite", "tiny-v2", "--agent", "gold", "--out", tmp_path)
     assert unknown.code == 2 and "did you mean 'tiny-v1'" in unknown.err
     official = cli("evaluate", "--suite", "medagentbench-official-v1", "--agent", "gold", "--out", tmp_path)
-    assert official.code == 1 and "needs the benchmark's own task file" in official.err
+    assert official.code == 2 and "needs the benchmark's own task file" in official.err
 
 
 @pytest.mark.usefixtures("shipped")
