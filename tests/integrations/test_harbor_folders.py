@@ -122,7 +122,7 @@ def test_equal_exports_are_equal_byte_for_byte(rollout: Rollout, tmp_path: Path)
     [
         (["--suite", "quick-v1", "--tasks", "01"], "a suite has its own episodes"),
         (["--suite", "genetic-testing-v1"], "suite genetic-testing-v1 has no episodes of FHIRAgent/Appointment-v0"),
-        (["--suite", "quick"], "unknown suite 'quick'; did you mean 'quick-v1'?"),
+        (["--suite", "quick"], "unknown suite 'quick'; did you mean 'quick-v2'?"),
         (["--tasks", "1"], "unknown task '1'"),
         (["--variations", "5", "--split", "test"], "variation 5 is not in split 'test'"),
     ],
