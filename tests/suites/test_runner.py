@@ -204,8 +204,8 @@ def test_files_of_other_programs_are_refused_unchanged(tiny: Suite, tmp_path: Pa
 
 def test_wrong_arguments_are_refused_at_once(tiny: Suite, tmp_path: Path) -> None:
     wrong: Any = GoldAgent
-    with pytest.raises(UnknownNameError, match="did you mean 'core-v1'"):
-        evaluate("core-v2", "gold", tmp_path)
+    with pytest.raises(UnknownNameError, match="did you mean 'core-v2'"):
+        evaluate("core-v3", "gold", tmp_path)
     with pytest.raises(FhirGymError, match="suite must be a Suite"):
         evaluate(wrong, "gold", tmp_path)
     with pytest.raises(FhirGymError, match="date must be a date such as"):
