@@ -157,7 +157,7 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet 'pip>=25.1' # knows dependency groups
 
 $(CORE): pyproject.toml | $(BIN)/python
-	@echo "Installing fhir_gym into $(VENV) (once, under a minute) ..."
+	@echo "Installing fhir_gym into $(VENV) (once, one to two minutes) ..."
 	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 

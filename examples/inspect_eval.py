@@ -40,7 +40,7 @@ def main() -> None:
     options.add_argument("--out", help="folder of the logs (default: a temporary folder)")
     chosen = options.parse_args()
     if find_spec("inspect_ai") is None or find_spec("openai") is None:
-        print("This example needs Inspect: pip install 'fhir-gym[inspect,llm]'")
+        print("This example needs Inspect: pip install '.[inspect,llm]'")
         return
     import inspect_ai
 

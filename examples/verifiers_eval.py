@@ -64,7 +64,7 @@ def main() -> None:
     options.add_argument("--variations", default="0", help="variations of each task")
     chosen = options.parse_args()
     if find_spec("verifiers") is None:
-        print("This example needs verifiers: pip install 'fhir-gym[verifiers]'")
+        print("This example needs verifiers: pip install '.[verifiers]'")
         return
     model = nullcontext(chosen.base_url) if chosen.base_url else scripted_model(chosen.tasks, chosen.variations)
     with model as base_url, TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.types import BRIEF, Phrasing
 
 __all__ = ["parse_phrasing", "require_name", "require_path", "require_phrasing_type", "require_url", "require_whole"]
@@ -29,7 +29,7 @@ def require_whole(name: str, value: Any, least: int | None = None) -> int:
     """Return `value` as an `int`. All integer types are accepted, including NumPy's; booleans are refused.
 
     Raises:
-        FhirGymError: The value is not a whole number, or it is less than `least`.
+        ArgumentError: The value is not a whole number, or it is less than `least`.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -37,7 +37,7 @@ def require_whole(name: str, value: Any, least: int | None = None) -> int:
         number = None
     if number is None or (least is not None and number < least):
         least_of = "" if least is None else f" of at least {least}"
-        raise FhirGymError(f"{name} must be a whole number{least_of}, not {value!r}")
+        raise ArgumentError(f"{name} must be a whole number{least_of}, not {value!r}")
     return number
 
 
@@ -45,12 +45,12 @@ def require_phrasing_type(name: str, value: Any) -> Phrasing:
     """Return `value` as a `Phrasing`.
 
     Raises:
-        FhirGymError: The value is neither a whole number nor `BRIEF`.
+        ArgumentError: The value is neither a whole number nor `BRIEF`.
     """
     if isinstance(value, str):
         if value == BRIEF:
             return BRIEF
-        raise FhirGymError(f"{name} must be a whole number or {BRIEF!r}, not {value!r}")
+        raise ArgumentError(f"{name} must be a whole number or {BRIEF!r}, not {value!r}")
     return require_whole(name, value)
 
 
@@ -58,7 +58,7 @@ def parse_phrasing(text: str | None) -> Phrasing | None:
     """Return the phrasing that a text such as ``"0"`` or ``"brief"`` names; None for None.
 
     Raises:
-        FhirGymError: The text is neither a number nor `BRIEF`.
+        ArgumentError: The text is neither a number nor `BRIEF`.
     """
     if text is None:
         return None
@@ -71,17 +71,17 @@ def require_path(name: str, value: object) -> None:
     """Check that a value is None or a path.
 
     Raises:
-        FhirGymError: The value has another type.
+        ArgumentError: The value has another type.
     """
     if not (value is None or isinstance(value, str | os.PathLike)):
-        raise FhirGymError(f"{name} must be the path of a file, not {value!r}")
+        raise ArgumentError(f"{name} must be the path of a file, not {value!r}")
 
 
-def require_url(name: str, value: object) -> None:
+def require_url(name: str, value: object, example: str = "http://localhost:8080/fhir") -> None:
     """Check that a value is None or the base URL of a server.
 
     Raises:
-        FhirGymError: The value is neither None nor a base URL.
+        ArgumentError: The value is neither None nor a base URL.
     """
     if value is None:
         return
@@ -91,4 +91,4 @@ def require_url(name: str, value: object) -> None:
     except ValueError:  # an invalid port or IPv6 address
         good = False
     if not good:
-        raise FhirGymError(f"{name} must be a base URL such as http://localhost:8080/fhir, not {value!r}")
+        raise ArgumentError(f"{name} must be a base URL such as {example}, not {value!r}")

@@ -9,7 +9,7 @@ from typing import Any, Self, TypedDict
 
 from fhir_gym import tasks, worlds
 from fhir_gym.arguments import require_name, require_phrasing_type, require_url, require_whole
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
 from fhir_gym.observations import OBSERVATIONS, Observations
@@ -79,7 +79,7 @@ class EpisodeConfig:
 
     Raises:
         UnknownNameError: The grading, the reward rule or the split does not exist.
-        FhirGymError: Another value is invalid.
+        ArgumentError: Another value is invalid.
 
     Examples:
         >>> from fhir_gym import Episode
@@ -112,23 +112,23 @@ class EpisodeConfig:
         require_name("form of observations", self.observations, OBSERVATIONS)
         split_numbers(self.split)  # refuses an unknown split
         if self.task_file is not None and self.split not in (None, DEFAULT_SPLIT):
-            raise FhirGymError("the tasks of a task file have no splits: leave split out")
+            raise ArgumentError("the tasks of a task file have no splits: leave split out")
         object.__setattr__(self, "fhir_server", _servers(self.fhir_server))
         if not (self.fhir_credentials is None or isinstance(self.fhir_credentials, Credentials)):
-            raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
+            raise ArgumentError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
         if self.fhir_server is None and self.fhir_credentials not in (None, Credentials()):
-            raise FhirGymError("fhir_credentials need a fhir_server")
+            raise ArgumentError("fhir_credentials need a fhir_server")
         require_url("base_url", self.base_url or "")
         if self.max_steps is not None:
             require_whole("max_steps", self.max_steps, 1)
         if self.level is not None:
             require_whole("level", self.level, 1)
         if not isinstance(self.dials, Mapping):
-            raise FhirGymError(f"dials must be numbers by name, such as {{'minutes': 60}}, not {self.dials!r}")
+            raise ArgumentError(f"dials must be numbers by name, such as {{'minutes': 60}}, not {self.dials!r}")
         if self.phrasing is not None:
             require_phrasing_type("phrasing", self.phrasing)
         if not (self.world is None or isinstance(self.world, World | str | Path)):
-            raise FhirGymError(f"world must be a World, or the name or path of one, not {self.world!r}")
+            raise ArgumentError(f"world must be a World, or the name or path of one, not {self.world!r}")
 
     @classmethod
     def of(
@@ -152,7 +152,7 @@ class EpisodeConfig:
 
         Raises:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
-            FhirGymError: A value is invalid.
+            ArgumentError: A value is invalid.
         """
         names = [setting.name for setting in fields(cls) if setting.name not in ("env_id", *without)]
         episode_settings = {name: value for name, value in settings.items() if name in names}
@@ -182,10 +182,10 @@ class EpisodeConfig:
         """Return the base URL of the running server; None for the embedded server.
 
         Raises:
-            FhirGymError: There are several servers.
+            ArgumentError: There are several servers.
         """
         if len(self.servers) > 1:
-            raise FhirGymError(
+            raise ArgumentError(
                 f"an episode runs on one FHIR server, not on {len(self.servers)}: pass one base URL as fhir_server, "
                 "or use fhir_gym.run or the default mode of gymnasium.make_vec"
             )
@@ -208,7 +208,7 @@ class EpisodeConfig:
         Raises:
             UnknownNameError: The pack does not exist.
             TaskError: The pack reads no task files, or a file is unusable.
-            FhirGymError: The pack has no tasks of the level or with the dials, or a value of a dial is not possible.
+            ArgumentError: The pack has no tasks of the level or with the dials, or a value of a dial is not possible.
         """
         all_tasks = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
         if self.level is None and not self.dials:
@@ -217,7 +217,7 @@ class EpisodeConfig:
         if not tasks_of_level:
             levels = sorted({task.level for task in all_tasks.values() if task.level is not None})
             there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
-            raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
+            raise ArgumentError(f"{self.env_id} has {there}, not level {self.level}")
         return TaskSet(tasks_of_level, self.dials)
 
     @property
@@ -231,13 +231,12 @@ class EpisodeConfig:
         This is the only check of variation numbers: environments, runs, trainers and adapters call it.
 
         Raises:
-            TaskError: A variation does not exist, or does not belong to the split.
-            FhirGymError: A value is not a whole number.
+            ArgumentError: A variation does not exist, does not belong to the split, or is not a whole number.
         """
         checked = tuple(require_whole("variation", k) for k in (self.variations if numbers is None else numbers))
         for number in checked:
             if self.task_file is not None and number != 0:
-                raise TaskError(f"the tasks of a task file have one variation, 0, not {number}")
+                raise ArgumentError(f"the tasks of a task file have one variation, 0, not {number}")
             require_variation(number, self.split)
         return checked
 
@@ -246,7 +245,7 @@ class EpisodeConfig:
 
         Raises:
             UnknownNameError: The pack or a task does not exist.
-            FhirGymError: The split contains none of the tasks.
+            ArgumentError: The split contains none of the tasks.
         """
         return choose_tasks(self.env_id, self.task_set(), chosen, self.split)
 
@@ -278,25 +277,25 @@ def _servers(server: object) -> str | tuple[str, ...] | None:
     if server is None or isinstance(server, str):
         return None if server is None else _require_server(server)
     if not isinstance(server, Sequence) or not server:
-        raise FhirGymError(
+        raise ArgumentError(
             f"fhir_server must be a base URL such as http://localhost:8080/fhir or a list of them, not {server!r}"
         )
     urls = tuple(_require_server(url) for url in server)
     if len({url.rstrip("/") for url in urls}) < len(urls):
-        raise FhirGymError("fhir_server names a server twice")
+        raise ArgumentError("fhir_server names a server twice")
     return urls if len(urls) > 1 else urls[0]
 
 
 def _require_server(url: object) -> str:
     """Check the base URL of a server. Prompts show it, so it must not contain a password."""
     if not isinstance(url, str):
-        raise FhirGymError(f"fhir_server must be a base URL such as http://localhost:8080/fhir, not {url!r}")
+        raise ArgumentError(f"fhir_server must be a base URL such as http://localhost:8080/fhir, not {url!r}")
     try:
         address = ServerAddress.of(url)
     except ValueError as error:
-        raise FhirGymError(f"fhir_server: {error}") from None  # the cause could quote a password
+        raise ArgumentError(f"fhir_server: {error}") from None  # the cause could quote a password
     if address.auth is not None:
-        raise FhirGymError(
+        raise ArgumentError(
             f"fhir_server {address.base} must not contain a user or a password: pass them as "
             "fhir_credentials=Credentials.basic(user, password), on the command line as --fhir-user"
         )

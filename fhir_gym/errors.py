@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 
 __all__ = [
     "AgentError",
+    "ArgumentError",
     "EndpointError",
     "ExperimentError",
     "FhirGymError",
@@ -29,6 +30,7 @@ __all__ = [
     "WrongTypeError",
     "describe_type",
     "in_one_line",
+    "pip_install",
 ]
 
 
@@ -38,11 +40,19 @@ _MAX_LENGTH = 100
 """Maximum number of characters of a name that are compared and shown."""
 
 
+_DISTRIBUTION = "."
+"""What pip installs: the clone, in which the command runs. From the first release on, it is ``fhir-gym``."""
+
+
 class FhirGymError(Exception):
     """Base class of this package's errors."""
 
 
-class UnknownNameError(FhirGymError, ValueError):
+class ArgumentError(FhirGymError):
+    """An argument, an option or a field of a settings file is invalid, whatever files and servers there are."""
+
+
+class UnknownNameError(ArgumentError, ValueError):
     """A name of a task, world, split, agent or option does not exist. The message suggests the most similar name.
 
     Args:
@@ -65,7 +75,7 @@ class UnknownNameError(FhirGymError, ValueError):
         return type(self), (self.kind, self.name, self.known)
 
 
-class WrongTypeError(FhirGymError, TypeError):
+class WrongTypeError(ArgumentError, TypeError):
     """A value has the wrong type, such as None as an action or a class as an agent."""
 
 
@@ -90,11 +100,11 @@ class MemoryFileError(FhirGymError):
 
 
 class TrainingError(FhirGymError):
-    """A training config is invalid, or does not fit the run folder or the recipe."""
+    """A training cannot start or continue: its config does not fit the run folder, or its data cannot be used."""
 
 
 class ExperimentError(FhirGymError):
-    """An experiment's settings are invalid, or do not fit its folder."""
+    """An experiment's folder cannot be used, or does not fit the settings."""
 
 
 class TrainingBudgetError(TrainingError):
@@ -123,6 +133,12 @@ class FhirServerError(InfraError):
 
 class EndpointError(FhirGymError):
     """A model's endpoint is misconfigured (URL, key, model name or a setting), so every episode would fail."""
+
+
+def pip_install(extras: str) -> str:
+    """Return the command that installs extras, such as ``"local,train"``, for the message of `MissingExtraError`."""
+    where = " in the clone of fhir_gym" if _DISTRIBUTION == "." else ""
+    return f"pip install '{_DISTRIBUTION}[{extras}]'{where}"
 
 
 def in_one_line(error: BaseException) -> str:

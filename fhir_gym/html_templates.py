@@ -6,13 +6,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.printable import visible
 
 __all__ = ["html_templates"]
 
 
-def html_templates(folder: Path, *, needed_by: str, install: str) -> tuple[Any, Any]:
+def html_templates(folder: Path, *, needed_by: str, extra: str) -> tuple[Any, Any]:
     """Return a Jinja2 environment for a folder, and the class of texts that are HTML already.
 
     The environment escapes each text and shows its control characters, line ends included, as `visible` does. The
@@ -21,7 +21,7 @@ def html_templates(folder: Path, *, needed_by: str, install: str) -> tuple[Any, 
     Args:
         folder: Folder of the templates.
         needed_by: What needs Jinja2, as the subject of the error message.
-        install: What pip installs to get Jinja2.
+        extra: The extra that contains Jinja2.
 
     Raises:
         MissingExtraError: Jinja2 is not installed.
@@ -29,7 +29,7 @@ def html_templates(folder: Path, *, needed_by: str, install: str) -> tuple[Any, 
     try:
         jinja2, markupsafe = import_module("jinja2"), import_module("markupsafe")
     except ImportError as error:
-        raise MissingExtraError(f"{needed_by} needs Jinja2: pip install '{install}'") from error
+        raise MissingExtraError(f"{needed_by} needs Jinja2: {pip_install(extra)}") from error
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),

@@ -16,7 +16,7 @@ from fhir_gym.agents import ChatAgent
 from fhir_gym.arguments import parse_phrasing, require_whole
 from fhir_gym.concurrency import call_in_thread, run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
+from fhir_gym.errors import ArgumentError, InfraError, MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import BudgetTracker, EpisodeSpec, Rollout, RunPlan, plan
 from fhir_gym.rollouts.episode_runner import attempt_episode
@@ -105,7 +105,7 @@ def rows(
     Raises:
         UnknownNameError: The pack, a task, the split or a setting does not exist.
         TaskError: A variation does not belong to the split, or a task does not have a phrasing.
-        FhirGymError: Another argument is invalid.
+        ArgumentError: Another argument is invalid.
         MissingExtraError: `as_dataset` needs the package datasets.
 
     Examples:
@@ -165,13 +165,13 @@ def read_row(
         other_names: Names of the caller's other settings; see `EpisodeConfig.of`.
 
     Raises:
-        FhirGymError: The row names no episode, or an argument is invalid.
+        ArgumentError: The row names no episode, or an argument is invalid.
         TaskError: The variation does not belong to the split. So no trainer can train on test variations.
     """
     try:
         env_id, task, variation = row["env_id"], row["task"], row["variation"]
     except (KeyError, TypeError) as error:
-        raise FhirGymError(
+        raise ArgumentError(
             f"a row must have env_id, task and variation, as the rows of fhir_gym.rows do: {row!r}"
         ) from error
     config = EpisodeConfig.of(env_id, settings, other_names, default_split=row.get("split", DEFAULT_SPLIT))
@@ -263,7 +263,7 @@ async def aplay(
         EndpointError: The endpoint is misconfigured.
         UnknownNameError: The pack, the task or a setting does not exist.
         TaskError: The variation does not belong to the split.
-        FhirGymError: Another argument is invalid.
+        ArgumentError: Another argument is invalid.
     """
     names = inspect.signature(ChatAgent).parameters
     chat = {name: value for name, value in settings.items() if name in names}

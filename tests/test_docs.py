@@ -22,7 +22,7 @@ import pytest
 import fhir_gym
 from fhir_gym import tasks
 from fhir_gym.cli._app import app
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.plugins import PACKS
 from fhir_gym.tasks import pack_ids
 from fhir_gym.training import TrainingConfig, load_config
@@ -253,8 +253,22 @@ def test_every_extra_is_documented_and_asked_for() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "fhir_gym").rglob("*.py"))
     for extra in extras:
         assert f"| `{extra}` |" in table
-        assert extra in ("dev", "docs") or f"fhir-gym[{extra}]" in source, f"nothing asks for the extra {extra}"
+        assert re.search(rf"""(pip_install\(|extra=)["']([\w,-]+,)?{extra}[,"']""", source), f"nothing asks for {extra}"
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)) == set(extras)
+
+
+def test_every_page_and_example_installs_extras_as_the_messages_do() -> None:
+    """Until the first release, pip installs the clone: `fhir_gym.errors` decides."""
+    distribution = pip_install("x").removeprefix("pip install '").partition("[")[0]
+    files = [*PAGES, ROOT / "CHANGELOG.md", *(ROOT / "examples").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    installed = {
+        (file.name, name)
+        for file in (*files, *(ROOT / "fhir_gym").rglob("*.py"))
+        for name in re.findall(r"""pip install [^\n]*?["']([\w.-]+)\[""", file.read_text("utf-8"))
+    }
+    assert {name for _, name in installed} >= {distribution}
+    others = {".", "fhir-gym"} - {distribution}
+    assert [place for place in sorted(installed) if place[1] in others] == []
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fhir_gym.actions import Get, Invalid, Post
 from fhir_gym.episode import FINISHED, Episode
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, TaskError, UnknownNameError
 from fhir_gym.fhir import Request, Response, World
 from fhir_gym.observations import format_response, read_response
 from fhir_gym.tasks import get_task
@@ -164,7 +164,7 @@ def test_unknown_names_suggest_the_nearest(hospital: World, arguments: dict[str,
 
 
 def test_a_negative_variation_is_refused(hospital: World) -> None:
-    with pytest.raises(TaskError):
+    with pytest.raises(ArgumentError):
         Episode(ENV_ID, task="01", variation=-1, world=hospital)
 
 

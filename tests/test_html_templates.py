@@ -21,11 +21,11 @@ HOSTILE = "<b a='\"'>&\x1b[31m\n\t\ud800\u202e"
     ],
 )
 def test_texts_are_escaped(tmp_path: Path, template: str, shown: str) -> None:
-    environment, _ = html_templates(tmp_path, needed_by="a test", install="fhir-gym[web]")
+    environment, _ = html_templates(tmp_path, needed_by="a test", extra="web")
     assert environment.from_string(template).render(text=HOSTILE, number=3) == shown
 
 
 def test_unknown_variables_are_errors(tmp_path: Path) -> None:
-    environment, _ = html_templates(tmp_path, needed_by="a test", install="fhir-gym[web]")
+    environment, _ = html_templates(tmp_path, needed_by="a test", extra="web")
     with pytest.raises(Exception, match="'missing' is undefined"):
         environment.from_string("{{ missing }}").render()

@@ -13,7 +13,7 @@ import fhir_gym
 from fhir_gym import Episode
 from fhir_gym.envs import FHIREnv, FHIRVectorEnv
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, MissingExtraError, TaskError, TrainingError
+from fhir_gym.errors import ArgumentError, FhirGymError, MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.reflexion import MemoryTrainingConfig, train_memory
 from fhir_gym.rollouts import EpisodeSpec, RunPlan, plan
@@ -137,7 +137,7 @@ def test_a_split_admits_only_its_own_variations(hospital: World, entry: Entry) -
     for split, number in ALLOWED:
         entry(hospital, split, number)
     for split, number, message in REFUSED:
-        with pytest.raises(TaskError) as refused:
+        with pytest.raises(ArgumentError) as refused:
             entry(hospital, split, number)
         assert str(refused.value).startswith(message)
 
@@ -153,7 +153,7 @@ def test_a_split_admits_only_its_own_variations(hospital: World, entry: Entry) -
 )
 def test_environments_train_unless_told_otherwise(hospital: World, make: Callable[[World], Any]) -> None:
     env = make(hospital)
-    with pytest.raises(TaskError, match="test variations are never trained on"):
+    with pytest.raises(ArgumentError, match="test variations are never trained on"):
         env.reset(options={"task": "03", "variation": 1500})
     env.close()
 
@@ -162,7 +162,7 @@ def test_a_config_keeps_its_split_in_every_environment(hospital: World) -> None:
     config = EpisodeConfig(ENV_ID, world=hospital, split="test")
     env = FHIREnv(config, tasks="03")
     assert env.variations == split_numbers("test")
-    with pytest.raises(TaskError, match="variation 0 is not in split 'test'"):
+    with pytest.raises(ArgumentError, match="variation 0 is not in split 'test'"):
         env.reset(options={"variation": 0})
     both = FHIREnv(config, tasks="03", split=None)
     assert [both.reset(options={"variation": number})[1]["variation"] for number in (0, 1999)] == [0, 1999]
@@ -185,13 +185,13 @@ def test_a_task_has_two_thousand_variations(hospital: World) -> None:
     task = get_task(ENV_ID, "01")
     assert task.variation(1999, hospital).split == "test"
     for number in (-1, 2000):
-        with pytest.raises(TaskError, match="numbered from 0 to 1999"):
+        with pytest.raises(ArgumentError, match="numbered from 0 to 1999"):
             task.variation(number, hospital)
-    with pytest.raises(TaskError, match="numbered from 0 to 1999"):
+    with pytest.raises(ArgumentError, match="numbered from 0 to 1999"):
         check_tasks(hospital, [task], variations=2001)
-    with pytest.raises(TaskError, match="variation 1000 is not in split 'train'"):
+    with pytest.raises(ArgumentError, match="variation 1000 is not in split 'train'"):
         Effort(train=1001)
-    with pytest.raises(TaskError, match="variation 2000 does not exist"):
+    with pytest.raises(ArgumentError, match="variation 2000 does not exist"):
         Effort(test=1001)
 
 
@@ -203,13 +203,16 @@ def memory(**settings: object) -> MemoryTrainingConfig:
 @pytest.mark.parametrize(
     ("train", "error"),
     [
-        (lambda number: Curriculum([TaskName(ENV_ID, "03")], [0, number]), TaskError),
-        (lambda number: make_config(TrainingConfig, {"train": f"0,{number}"}), TrainingError),
+        (lambda number: Curriculum([TaskName(ENV_ID, "03")], [0, number]), ArgumentError),
+        (lambda number: make_config(TrainingConfig, {"train": f"0,{number}"}), ArgumentError),
         (lambda number: memory(variations=str(number)), ValueError),
-        (lambda number: train_memory(memory(), Path("memory"), episodes=[(ENV_ID, "03", number, 0)]), TaskError),
-        (lambda number: [*require_trainable(fhir_gym.run(ENV_ID, "gold", tasks="03", variations=number))], TaskError),
-        (lambda number: FHIRToolEnv().reset(ENV_ID, "03", number), TaskError),
-        (lambda number: menu_ppo("menu.json", [(ENV_ID, "03")], variations=range(number, number + 2)), TaskError),
+        (lambda number: train_memory(memory(), Path("memory"), episodes=[(ENV_ID, "03", number, 0)]), ArgumentError),
+        (
+            lambda number: [*require_trainable(fhir_gym.run(ENV_ID, "gold", tasks="03", variations=number))],
+            ArgumentError,
+        ),
+        (lambda number: FHIRToolEnv().reset(ENV_ID, "03", number), ArgumentError),
+        (lambda number: menu_ppo("menu.json", [(ENV_ID, "03")], variations=range(number, number + 2)), ArgumentError),
     ],
 )
 def test_nothing_trains_on_test_variations(

@@ -15,7 +15,7 @@ from fhir_gym import trainer_api
 from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.provider import read_completion
 from fhir_gym.episode import Episode
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
 from fhir_gym.fhir import Session, World
 from fhir_gym.testing import ChatServer, GoldOverChat, ScriptedReply
 from fhir_gym.trainer_api import EpisodeRow, aplay, play, read_row, rollout_metrics, rows, shared_world
@@ -159,11 +159,11 @@ def test_play_works_inside_an_event_loop_too(gold: ChatServer) -> None:
 @pytest.mark.parametrize(
     ("wrong", "settings", "error", "message"),
     [
-        ({"variation": 1000}, {}, TaskError, "test variations are never trained on"),
-        ({"variation": 1000, "split": "train"}, {}, TaskError, "not in split 'train'"),
-        ({"variation": 1000, "split": "test"}, {"split": "train"}, TaskError, "not in split 'train'"),
-        ({"variation": 1000, "split": None}, {"split": "train"}, TaskError, "not in split 'train'"),
-        ({"variation": 5, "split": "test"}, {}, TaskError, "not in split 'test'"),
+        ({"variation": 1000}, {}, ArgumentError, "test variations are never trained on"),
+        ({"variation": 1000, "split": "train"}, {}, ArgumentError, "not in split 'train'"),
+        ({"variation": 1000, "split": "test"}, {"split": "train"}, ArgumentError, "not in split 'train'"),
+        ({"variation": 1000, "split": None}, {"split": "train"}, ArgumentError, "not in split 'train'"),
+        ({"variation": 5, "split": "test"}, {}, ArgumentError, "not in split 'test'"),
         ({"variation": 0.5}, {}, FhirGymError, "whole number"),
         ({"phrasing": "briefly"}, {}, FhirGymError, "'brief'"),
         ({"repeat": -1}, {}, FhirGymError, "at least 0"),
@@ -213,9 +213,9 @@ def test_rows_choose_tasks_by_level_and_dials() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"variations": [999, 1000]}, TaskError),
+        ({"variations": [999, 1000]}, ArgumentError),
         ({"variations": "all"}, FhirGymError),
-        ({"phrasings": [99]}, TaskError),
+        ({"phrasings": [99]}, ArgumentError),
         ({"tasks": "1"}, UnknownNameError),
         ({"split": "training"}, UnknownNameError),
         ({"variatons": 0}, UnknownNameError),

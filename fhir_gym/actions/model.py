@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -134,9 +135,11 @@ def _value(value: Any) -> str:
 _MAX_URL_LENGTH = 8_192
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_MAYBE_DOTS = re.compile(r"\.|%2[eE]")
 _URL_SAFE = "%!$&'()*+,;=:@/?|[]\"<>`{}\\^~-._"
 
 
+@lru_cache(256)  # the parser asks first, and then `to_request`, which also gets actions that were not parsed
 def url_problem(url: str) -> str | None:
     """Return an error message for a URL that no server can accept; None for other URLs."""
     if len(url) > _MAX_URL_LENGTH:
@@ -209,7 +212,7 @@ def to_request(action: Action, base_url: str) -> Request | Invalid:
     path = _path_below(target, base_url)
     if path is None:
         return Invalid(f"only the server at {base_url} can be reached, not {target[:200]!r}", example)
-    if any(unquote(segment) in (".", "..") for segment in path.split("/")):
+    if _MAYBE_DOTS.search(path) and any(unquote(segment) in (".", "..") for segment in path.split("/")):
         return Invalid("the path of the url must not contain '.' or '..' segments", example)
     headers = {name.lower(): value for name, value in action.headers}
     if action.body is not None:
@@ -230,11 +233,11 @@ def _path_below(target: str, base_url: str) -> str | None:
     """Return the path relative to the base URL, with a leading slash; None for a URL of another server."""
     try:
         base = urlsplit(base_url)
-        parts = urlsplit(target)
+        parts = urlsplit(target) if "//" in target else None
     except ValueError:
         return None
     path = target
-    if parts.netloc or target.startswith("//"):
+    if parts is not None and (parts.netloc or target.startswith("//")):
         same_server = (parts.scheme, parts.netloc.lower()) == (base.scheme, base.netloc.lower())
         if not same_server or not _is_below(parts.path, base.path):
             return None

@@ -11,7 +11,7 @@ from typing import Any
 from fhir_gym import tasks
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.agents.protocol import EpisodeContext
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError
 from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse
 from fhir_gym.types import Json
@@ -115,14 +115,14 @@ class RandomAgent:
         finish: Probability that the agent finishes at a step.
 
     Raises:
-        FhirGymError: `finish` is not a probability.
+        ArgumentError: `finish` is not a probability.
     """
 
     name = "random"
 
     def __init__(self, finish: float = 0.15) -> None:
         if not 0 <= finish <= 1:
-            raise FhirGymError(f"finish must be a probability from 0 to 1, not {finish}")
+            raise ArgumentError(f"finish must be a probability from 0 to 1, not {finish}")
         self.settings: Mapping[str, Json] = {"finish": finish}
         self._finish = finish
         self._rng = random.Random(0)

@@ -16,7 +16,7 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import ChatModel, Provider
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.toolbox import FHIR, Toolbox, make_tool_sources, split_tools
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.types import Json
 
 _SEED_LIMIT = 2**31
@@ -99,7 +99,7 @@ class ChatAgent(SyncAdapter):
         chosen = split_tools(tools)
         protocol = _protocol(protocol, offers_fhir=FHIR in chosen)
         if max_lookups is not None and max_lookups < 1:
-            raise FhirGymError(f"max_lookups must be at least 1, not {max_lookups}")
+            raise ArgumentError(f"max_lookups must be at least 1, not {max_lookups}")
         endpoint = ChatModel(
             model=model,
             base_url=base_url,
@@ -169,5 +169,5 @@ def _protocol(protocol: ChatProtocol | None, *, offers_fhir: bool) -> ChatProtoc
     if protocol not in get_args(ChatProtocol):
         raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
     if protocol == "text" and offers_fhir:
-        raise FhirGymError("with protocol='text' the model does not call the FHIR tools: leave fhir out of tools")
+        raise ArgumentError("with protocol='text' the model does not call the FHIR tools: leave fhir out of tools")
     return protocol

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fhir_gym.agents.chat_messages import Dropped, Message, Usage, result_message
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError
 
 ContextPolicy = Literal["stop", "drop"]
 """What happens when a conversation does not fit: the episode ends, or the oldest contents are dropped."""
@@ -40,7 +40,7 @@ class ContextWindow:
         remedy: What to do if the window is full, as the end of a message.
 
     Raises:
-        FhirGymError: A limit is not positive.
+        ArgumentError: A limit is not positive.
     """
 
     remedy = "; with context_policy='drop' the agent drops the oldest contents and continues"
@@ -48,7 +48,7 @@ class ContextWindow:
     def __init__(self, context_tokens: int | None, reply_tokens: int | None, observation_chars: int | None) -> None:
         for limit in (context_tokens, reply_tokens, observation_chars):
             if limit is not None and limit < 1:
-                raise FhirGymError(f"a limit of tokens or characters must be positive, not {limit}")
+                raise ArgumentError(f"a limit of tokens or characters must be positive, not {limit}")
         self._context = context_tokens
         self._reply = reply_tokens or _DEFAULT_REPLY
         self._observation_chars = observation_chars

@@ -21,7 +21,7 @@ from fhir_gym.agents.context_window import (
     shorten,
 )
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.printable import encodable, one_line
 
 _MAX_ARGUMENT = 200
@@ -135,14 +135,14 @@ def make_window(
 
     Raises:
         UnknownNameError: The policy does not exist.
-        FhirGymError: A limit is not positive, or the policy needs the size of the context window.
+        ArgumentError: A limit is not positive, or the policy needs the size of the context window.
     """
     if policy not in get_args(ContextPolicy):
         raise UnknownNameError("context_policy", policy, get_args(ContextPolicy))
     if policy == "stop":
         return ContextWindow(context_tokens, reply_tokens, observation_chars)
     if context_tokens is None:
-        raise FhirGymError("context_policy='drop' needs the size of the model's context window: set context_tokens")
+        raise ArgumentError("context_policy='drop' needs the size of the model's context window: set context_tokens")
     return DroppingWindow(context_tokens, reply_tokens, observation_chars)
 
 

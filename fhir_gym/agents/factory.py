@@ -16,7 +16,7 @@ from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import Agent, require_agent
-from fhir_gym.errors import AgentError, FhirGymError, UnknownNameError, WrongTypeError, in_one_line
+from fhir_gym.errors import AgentError, ArgumentError, FhirGymError, UnknownNameError, WrongTypeError, in_one_line
 from fhir_gym.plugins import AGENTS as GROUP
 from fhir_gym.plugins import entry_points_of, find_object, load_plugin
 
@@ -91,7 +91,7 @@ def chat_settings(configuration: str | Configuration, memory_file: str | Path | 
 
     Raises:
         UnknownNameError: The configuration does not exist.
-        FhirGymError: The memory file is missing or superfluous.
+        ArgumentError: The memory file is missing or superfluous.
 
     Examples:
         >>> chat_settings("spec")
@@ -103,9 +103,9 @@ def chat_settings(configuration: str | Configuration, memory_file: str | Path | 
         configuration = CONFIGURATIONS[configuration]
     name = configuration.name
     if configuration.memory is not None and memory_file is None:
-        raise FhirGymError(f"the configuration {name} needs a memory file")
+        raise ArgumentError(f"the configuration {name} needs a memory file")
     if configuration.memory is None and memory_file is not None:
-        raise FhirGymError(f"the configuration {name} has no memory: leave the memory file out")
+        raise ArgumentError(f"the configuration {name} has no memory: leave the memory file out")
     settings: dict[str, Any] = {"protocol": configuration.protocol}
     if set(configuration.tools) - {"fhir"}:  # the protocol alone says whether the FHIR tools are offered
         settings["tools"] = list(configuration.tools)
@@ -148,7 +148,7 @@ def make_agent(name: str, /, **settings: Any) -> Agent:
         UnknownNameError: The agent, module or setting does not exist.
         PluginError: The import of a plugin or module fails.
         AgentError: The agent's own code raises an exception.
-        FhirGymError: A setting is missing or has the wrong type, or the named object is not an agent.
+        ArgumentError: A setting is missing or has the wrong type, or the named object is not an agent.
 
     Examples:
         >>> make_agent("random", finish=0.1).name
@@ -204,7 +204,7 @@ def _call(name: str, maker: Factory, settings: Mapping[str, Any]) -> Any:
             raise UnknownNameError(f"setting of agent {name}", setting, named)
     for parameter in named.values():
         if parameter.default is parameter.empty and parameter.name not in settings:
-            raise FhirGymError(f"agent {name} needs a value for {parameter.name}")
+            raise ArgumentError(f"agent {name} needs a value for {parameter.name}")
     _check_types(name, maker, settings)
     try:
         return maker(**settings)
@@ -231,4 +231,4 @@ def _check_types(name: str, maker: Factory, settings: Mapping[str, Any]) -> None
             first = error.errors()[0]
             if first["type"] != "literal_error":  # the agent itself lists the valid values
                 # The value is not shown: it may be a secret.
-                raise FhirGymError(f"{setting} of agent {name} {first['msg'].removeprefix('Input ')}") from error
+                raise ArgumentError(f"{setting} of agent {name} {first['msg'].removeprefix('Input ')}") from error

@@ -16,7 +16,7 @@ from fhir_gym.agents.conversation import Conversation, SyncAdapter, make_opening
 from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import ContextWindowExceeded, EpisodeContext
 from fhir_gym.agents.transformer import Prompt, Sample, Transformer
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, UnknownNameError
 from fhir_gym.types import Json
 
 _CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
@@ -63,7 +63,7 @@ class LocalAgent(SyncAdapter):
     Raises:
         MissingExtraError: A package is missing.
         UnknownNameError: The protocol does not exist.
-        FhirGymError: The model cannot be loaded, or its chat template does not support tools.
+        ArgumentError: The model cannot be loaded, or its chat template does not support tools.
 
     Examples:
         >>> agent = LocalAgent("HuggingFaceTB/SmolLM2-135M-Instruct", max_new_tokens=64)  # doctest: +SKIP
@@ -94,12 +94,12 @@ class LocalAgent(SyncAdapter):
         if protocol not in get_args(ChatProtocol):
             raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
         if tools:
-            raise FhirGymError("the agent local has no tool sources: serve the model and use the agent chat")
+            raise ArgumentError("the agent local has no tool sources: serve the model and use the agent chat")
         _require_positive(
             max_new_tokens=max_new_tokens, batch_size=batch_size, context_tokens=context_tokens, threads=threads
         )
         if temperature < 0:
-            raise FhirGymError(f"temperature must not be negative, but is {temperature}")
+            raise ArgumentError(f"temperature must not be negative, but is {temperature}")
         if isinstance(model, str):
             model = Transformer(model, gguf_file=gguf_file, device=device, dtype=dtype, threads=threads)
         self._model = model
@@ -148,7 +148,7 @@ class LocalAgent(SyncAdapter):
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        raise FhirGymError("agent local works in one process: use batch_size instead of workers")
+        raise ArgumentError("agent local works in one process: use batch_size instead of workers")
 
     def _sample(self, prompts: Sequence[Prompt], stopped: threading.Event) -> list[Sample]:
         return self._model.sample(
@@ -332,4 +332,4 @@ def _unreadable(text: str) -> Message:
 def _require_positive(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < 1:
-            raise FhirGymError(f"{name} must be at least 1, not {number}")
+            raise ArgumentError(f"{name} must be at least 1, not {number}")

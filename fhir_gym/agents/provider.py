@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.errors import ArgumentError, EndpointError, InfraError, MissingExtraError, UnknownNameError, pip_install
 from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, limit_size, redirect_target, retry_after
 from fhir_gym.types import Json
 
@@ -61,7 +61,7 @@ class ChatModel:
         backoff: Seconds before the first retry. The wait doubles with each retry.
 
     Raises:
-        FhirGymError: The model has no name, or a number is out of its range.
+        ArgumentError: The model has no name, or a number is out of its range.
     """
 
     model: str
@@ -78,9 +78,9 @@ class ChatModel:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if not self.model:
-            raise FhirGymError("model must be a name, not an empty text")
+            raise ArgumentError("model must be a name, not an empty text")
         if self.timeout <= 0 or self.retries < 0 or self.backoff < 0:
-            raise FhirGymError("timeout must be positive; retries and backoff must not be negative")
+            raise ArgumentError("timeout must be positive; retries and backoff must not be negative")
 
     def request(self, messages: Sequence[Message], opening: Opening) -> dict[str, Any]:
         """Return the body of a request."""
@@ -110,12 +110,13 @@ class Provider:
 
     Raises:
         MissingExtraError: The openai package is not installed.
-        EndpointError: The key is missing, or the base URL is invalid.
+        ArgumentError: The base URL is invalid.
+        EndpointError: The key is missing.
     """
 
     def __init__(self, model: ChatModel) -> None:
         if find_spec("openai") is None:
-            raise MissingExtraError('the chat agent needs the openai package: pip install "fhir-gym[llm]"')
+            raise MissingExtraError(f"the chat agent needs the openai package: {pip_install('llm')}")
         base_url = model.base_url or os.environ.get("OPENAI_BASE_URL") or None
         key = model.api_key or os.environ.get("OPENAI_API_KEY") or None
         if key is None and base_url is None:
@@ -123,7 +124,7 @@ class Provider:
         self.base_url = base_url or "https://api.openai.com/v1"
         parts = urlsplit(self.base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EndpointError(f"base_url must be a URL such as http://localhost:8000/v1, not {base_url!r}")
+            raise ArgumentError(f"base_url must be a URL such as http://localhost:8000/v1, not {base_url!r}")
         self.host = parts.hostname
         self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without user and password
         self.model = model

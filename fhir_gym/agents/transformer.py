@@ -17,9 +17,9 @@ from typing import Any, Self
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
 from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, pip_install
 
-_INSTALL = "pip install 'fhir-gym[local]'"
+_INSTALL = pip_install("local")
 _PACKAGE = "package:"
 _SAMPLED = 64
 """Number of values of each tensor that a model's fingerprint includes."""
@@ -79,7 +79,7 @@ class Transformer:
             torch.set_num_threads(threads)
         chosen = None if dtype is None else getattr(torch, dtype, None)
         if dtype is not None and not isinstance(chosen, torch.dtype):
-            raise FhirGymError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
+            raise ArgumentError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
         model, files = find_weights(model, gguf_file)
         where = "" if Path(model).is_dir() else " is not a folder here and"
         with quiet(transformers), errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
@@ -111,7 +111,7 @@ class Transformer:
                 prompts and reads only new tokens.
 
         Raises:
-            FhirGymError: The tokenizer has no chat template.
+            ArgumentError: The tokenizer has no chat template.
         """
         self = cls.__new__(cls)
         self._torch, transformers = _packages(gguf=False)

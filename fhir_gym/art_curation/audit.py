@@ -17,7 +17,7 @@ from fhir_gym.art_curation.examination import Examination, ExaminationError, dis
 from fhir_gym.art_curation.exported import Extract, extract
 from fhir_gym.art_curation.rederivation import places
 from fhir_gym.art_curation.wording import changes, has, hours_said, instants, senses
-from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.errors import ArgumentError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ReasoningCase
@@ -325,13 +325,13 @@ def audit_cases(cases: Sequence[ReasoningCase], source: World | Path, *, now: da
         now: Current time; required if `source` is a folder, ignored if it is a world.
 
     Raises:
-        FhirGymError: `source` is a folder and `now` is missing.
+        ArgumentError: `source` is a folder and `now` is missing.
         WorldError: The source is not readable.
     """
     if isinstance(source, World):
         now = source.now
     if now is None:
-        raise FhirGymError("the argument now is required: an export does not contain the current time")
+        raise ArgumentError("the argument now is required: an export does not contain the current time")
     labs = {case.plan.lab for case in cases if case.plan} if all(case.plan for case in cases) else set(LABS)
     extracted = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
     seen = _Seen()

@@ -16,7 +16,7 @@ from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
 from fhir_gym.art_curation.wording import changes
 from fhir_gym.concurrency import gather_or_cancel, run_coroutine
-from fhir_gym.errors import FhirGymError, InfraError
+from fhir_gym.errors import ArgumentError, InfraError
 from fhir_gym.files import write_file
 from fhir_gym.tasks.packs.action_reasoning.cases import ReasoningCase
 from fhir_gym.worlds import cache_dir
@@ -81,7 +81,7 @@ class Rephraser:
         options: Fields of `ChatModel`, such as ``base_url`` and ``temperature``.
 
     Raises:
-        FhirGymError: A setting is invalid.
+        ArgumentError: A setting is invalid.
 
     Examples:
         >>> Rephraser("qwen3", base_url="http://localhost:8000/v1").rephrase(cases)  # doctest: +SKIP
@@ -97,7 +97,7 @@ class Rephraser:
         **options: Unpack[ModelOptions],
     ) -> None:
         if attempts < 1 or concurrency < 1:
-            raise FhirGymError(f"attempts ({attempts}) and concurrency ({concurrency}) must be at least 1")
+            raise ArgumentError(f"attempts ({attempts}) and concurrency ({concurrency}) must be at least 1")
         self._model = ChatModel(model=model, **options)
         self._folder = cache if cache is not None else cache_dir() / "rephrased"
         self._attempts, self._concurrency = attempts, concurrency

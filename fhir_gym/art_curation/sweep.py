@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Literal
 
-from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.errors import ArgumentError, TaskError
 from fhir_gym.evaluation.intervals import Proportion, wilson
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
@@ -124,13 +124,13 @@ def windows(text: str) -> tuple[Setting, ...]:
     """Parse windows such as ``12h,24h,36h``.
 
     Raises:
-        FhirGymError: The text is invalid.
+        ArgumentError: The text is invalid.
     """
     variants = []
     for part in _parts(text):
         match = _HOURS.match(part)
         if match is None or not 0 < float(match[1]) <= LONGEST_WINDOW:
-            raise FhirGymError(f"windows {text!r} are not hours like 12h,24h,36h (up to a year)")
+            raise ArgumentError(f"windows {text!r} are not hours like 12h,24h,36h (up to a year)")
         variants.append(Setting("window", float(match[1])))
     return tuple(dict.fromkeys(variants))
 
@@ -139,7 +139,7 @@ def shifts(text: str) -> tuple[Setting, ...]:
     """Parse relative shifts of limits such as ``-10%,0%,+10%``.
 
     Raises:
-        FhirGymError: The text is invalid.
+        ArgumentError: The text is invalid.
     """
     variants = []
     for part in _parts(text):
@@ -148,7 +148,7 @@ def shifts(text: str) -> tuple[Setting, ...]:
         except InvalidOperation:
             percent = Decimal("NaN")
         if not part.endswith("%") or not percent.is_finite() or not LEAST_SHIFT <= percent / 100 <= MOST_SHIFT:
-            raise FhirGymError(f"shifts {text!r} are not percentages like -10%,0%,10% (from -90% to 100%)")
+            raise ArgumentError(f"shifts {text!r} are not percentages like -10%,0%,10% (from -90% to 100%)")
         variants.append(Setting("shift", float(percent / 100)))
     return tuple(dict.fromkeys(variants))
 
@@ -241,7 +241,7 @@ def _require_agreement(cases: Iterable[ReasoningCase], world: World) -> None:
         except TaskError as error:
             raise TaskError(f"{case.id} does not fit the world {world.name}: {error}") from error
         if not same:
-            raise TaskError(f"{case.id} and the world {world.name} disagree; see `fhir-gym art audit`")
+            raise TaskError(f"{case.id} and the world {world.name} disagree; see `fhir-gym research art audit`")
 
 
 def _fits(setting: Setting, plan: CaseSpec) -> bool:

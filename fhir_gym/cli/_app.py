@@ -1,6 +1,12 @@
 """Entry point of the command line `fhir-gym`: run a command, and convert errors to messages and exit codes.
 
-Exit codes: 0 success, 1 failure (or an unsound task), 2 wrong usage, 130 interrupted by Ctrl-C.
+Exit codes:
+    0: Success.
+    1: The command failed, or its result is negative: a file, server, model or package that it needs cannot be used, an
+        output exists, an episode has no verdict, a task is unsound.
+    2: The command line or a file of settings (TOML) is wrong: an unknown name or field, an invalid value, a missing
+        option.
+    130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -33,10 +39,11 @@ from fhir_gym.cli import (
     memory,
     openenv,
     publish,
+    replay,
     report,
     rollout,
     serve,
-    shift,
+    servers,
     suites,
     tasks,
     train,
@@ -44,7 +51,7 @@ from fhir_gym.cli import (
     worlds,
 )
 from fhir_gym.cli._console import note, print_text
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError
 
 _INTERRUPTED = 130
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
@@ -54,7 +61,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     name="fhir-gym",
     help="RL environments for LLM agents on an embedded FHIR R4 server.\n\n"
-    "New here? Start with `fhir-gym demo`, which takes a minute.",
+    "New here? Start with `fhir-gym demo`, which takes a few seconds.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -62,50 +69,78 @@ app = typer.Typer(
 )
 
 
-def print_version() -> None:
-    """Print the version of fhir_gym and of Python."""
-    print_text(f"fhir-gym {installed_version('fhir-gym')} (Python {platform.python_version()})")
-
-
 def _show_version(asked: bool) -> None:
     if asked:
-        print_version()
+        print_text(f"fhir-gym {installed_version('fhir-gym')} (Python {platform.python_version()})")
         raise typer.Exit
 
 
 @app.callback()
 def _top(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_show_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version of fhir_gym and of Python.", callback=_show_version)
+    ] = False,
 ) -> None:
     """Accept the options that come before the command."""
 
 
+_PANELS = {
+    "Start": ("demo",),
+    "Play and evaluate": ("tasks", "rollout", "report", "view", "replay", "evaluate", "suites", "submission"),
+    "Data": ("worlds", "dataset"),
+    "Train": ("train", "memory"),
+    "Serve and publish": ("serve", "servers", "mcp", "openenv", "publish"),
+    "Research": ("experiment", "research"),
+}
+"""The commands as `fhir-gym --help` groups and orders them."""
+
+research = typer.Typer(
+    help="Commands for researchers and integrators: task files of action-based reasoning, the server of a Harbor task.",
+    no_args_is_help=True,
+)
+research.add_typer(art.app, name="art")
+research.add_typer(harbor.app, name="harbor")
+
 app.command("demo")(demo.demo)
-app.command("serve")(serve.serve)
+app.add_typer(tasks.app, name="tasks")
 app.command("rollout")(rollout.rollout)
-app.command("evaluate")(evaluate.evaluate)
-app.command("dataset")(dataset.dataset)
 app.command("report")(report.report)
 app.command("view")(view.view)
-app.add_typer(worlds.app, name="worlds")
-app.add_typer(tasks.app, name="tasks")
+app.command("replay")(replay.replay)
+app.command("evaluate")(evaluate.evaluate)
 app.add_typer(suites.app, name="suites")
 app.add_typer(suites.submission, name="submission")
-app.add_typer(shift.app, name="shift")
+app.add_typer(worlds.app, name="worlds")
+app.command("dataset")(dataset.dataset)
 app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
+app.command("serve")(serve.serve)
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(openenv.app, name="openenv")
-app.add_typer(harbor.app, name="harbor")
 app.add_typer(publish.app, name="publish")
+app.add_typer(servers.app, name="servers")
 app.add_typer(experiment.app, name="experiment")
-app.add_typer(art.app, name="art")
-app.command("version")(print_version)
+app.add_typer(research, name="research")
 
 
 @lru_cache(maxsize=1)
 def _command() -> Any:
-    return get_command(app)
+    command: Any = get_command(app)
+    for panel, names in _PANELS.items():
+        for name in names:
+            command.commands[name] = command.commands.pop(name)
+            command.commands[name].rich_help_panel = panel
+    _hide_types_of_flags(command)
+    return command
+
+
+def _hide_types_of_flags(command: Any) -> None:
+    """Let the help show no type for options that take no value, where Typer would write `<bool>`."""
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for child in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(child)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -132,10 +167,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         _leave_quietly()
-    except UnknownNameError as error:
-        _leave(str(error), 2)
     except Exception as error:
-        _leave(_line(error), 2 if isinstance(error, _UsageError) else 1, show=error)
+        _leave(_line(error), 2 if isinstance(error, _UsageError | ArgumentError) else 1, show=error)
     sys.exit(0)
 
 

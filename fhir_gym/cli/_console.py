@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -71,10 +72,15 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[..., None]]:
+def progress(label: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error if it is a terminal.
 
     The progress bar appears with the first update and disappears at the end of the context.
+
+    Args:
+        label: What is in progress.
+        lines: Whether to print lines where standard error is no terminal, such as a log file: one whenever another
+            hundredth is done or the words of the text change.
 
     Yields:
         A function that updates the progress bar. Its arguments are the number of finished items, the total number (0 if
@@ -90,8 +96,14 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
     )
     bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
     bar = bars.add_task(visible(label), total=None, told="")
+    printed: tuple[int, str] | None = None
 
     def update(done: int, total: int, told: str = "") -> None:
+        nonlocal printed
+        reached = (100 * done // max(1, total), re.sub(r"[\d.,%]+", "", told))
+        if lines and not err.is_terminal and reached != printed:
+            note(f"{label}: {done:,} of {total:,}{told and ', '}{told}")
+            printed = reached
         bars.start()
         bars.update(bar, completed=done, total=total or None, told=visible(told))
 

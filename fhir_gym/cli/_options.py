@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -16,11 +16,12 @@ import typer
 
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import progress
+from fhir_gym.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.fhir import Credentials, World
-    from fhir_gym.rollouts import Budget, Prices
+    from fhir_gym.rollouts import Budget, Prices, Rollout
     from fhir_gym.suites import Suite
 
 
@@ -299,6 +300,31 @@ def names(text: str | None) -> tuple[str, ...] | None:
     """Split a list of names at commas; return None, which means all, if the list is empty."""
     chosen_names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     return chosen_names or None
+
+
+def read_chosen(files: Iterable[Path], tasks: Iterable[str]) -> Iterator[Rollout]:
+    """Yield the rollouts of files that belong to one of the tasks, or all if no task is named.
+
+    Raises:
+        RecordError: A file has no rollouts.
+        UnknownNameError: There are no rollouts of a task; raised after the last rollout.
+    """
+    from fhir_gym.rollouts import no_rollouts, read_rollouts
+
+    wanted_tasks = tuple(tasks)
+    seen: dict[str, None] = {}
+    for file in files:
+        any_record = False
+        for rollout in read_rollouts(file):
+            any_record = True
+            seen[rollout.task.key] = None
+            if not wanted_tasks or rollout.task.key in wanted_tasks:
+                yield rollout
+        if not any_record:
+            raise no_rollouts(file)
+    for task in wanted_tasks:
+        if task not in seen:
+            raise UnknownNameError("task of these rollouts", task, seen)
 
 
 def agent_settings(pairs: list[str] | None) -> dict[str, Any]:

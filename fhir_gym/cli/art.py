@@ -1,4 +1,4 @@
-"""`fhir-gym art …`: mine, generate, audit, review, sweep."""
+"""`fhir-gym research art …`: mine, generate, audit, review, sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fhir_gym.cli._options import (
     agent_settings,
 )
 from fhir_gym.cli._summary import Summary
-from fhir_gym.files import resolve, why_not_writable, write_file, write_files
+from fhir_gym.errors import FhirGymError
+from fhir_gym.files import require_writable, resolve, write_file, write_files
 from fhir_gym.processes import temporary_folder
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 
 TasksArgument = Annotated[
-    Path, typer.Argument(metavar="TASKS", help="A task file, such as one written by `art generate`.")
+    Path, typer.Argument(metavar="TASKS", help="A task file, such as one written by `research art generate`.")
 ]
 SheetOption = Annotated[Path | None, typer.Option(help="Write a review sheet (CSV).")]
 PageOption = Annotated[Path | None, typer.Option(help="Write the review sheet as an HTML page with checkboxes.")]
@@ -49,7 +50,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace exis
 def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> None:
     """Count the records of a world that are suitable for tasks, for each scenario, test, value category and pitfall.
 
-    Example: fhir-gym art mine --world cohort
+    Example: fhir-gym research art mine --world cohort
     """
     from fhir_gym.tasks.packs.action_reasoning.mining import mining_report
 
@@ -85,8 +86,10 @@ def generate(
 ) -> None:
     """Generate tasks, audit them, and write the tasks that pass the audit.
 
-    Example: fhir-gym art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
+    Example: fhir-gym research art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
     """
+    if base_url is not None and rephrase_with is None:
+        raise typer.BadParameter("--base-url needs --rephrase-with", param_hint="--base-url")
     files = (("--out", out), ("--review", review), ("--review-html", review_html))
     _require_free(overwrite, *files, read=_file_of(world))
     from fhir_gym.art_curation.audit import audit_cases
@@ -122,7 +125,7 @@ def audit(
 
     The exit code is 1 if a task is listed.
 
-    Example: fhir-gym art audit tasks.json --world cohort --html review.html
+    Example: fhir-gym research art audit tasks.json --world cohort --html review.html
     """
     _require_free(overwrite, ("--out", out), read=_file_of(world))  # --out may replace the task file
     _require_free(overwrite, ("--sheet", sheet), ("--html", html), read=[tasks, *_file_of(world), *_given(out)])
@@ -155,7 +158,7 @@ def review(
 ) -> None:
     """Apply the verdicts of a review: remove rejected tasks, and doubtful tasks that have no verdict.
 
-    Example: fhir-gym art review tasks.json sheet.csv --out reviewed.json
+    Example: fhir-gym research art review tasks.json sheet.csv --out reviewed.json
     """
     _require_free(overwrite, ("--out", out), read=[verdicts])
     from fhir_gym.art_curation.review import apply_verdicts, read_verdicts
@@ -198,7 +201,7 @@ def sweep(
 
     The tasks are written next to the records. After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
-    Example: fhir-gym art sweep --windows 12h,24h,36h,48h --shifts=-10%,0%,10% --agent gold --out sweep.jsonl
+    Example: fhir-gym research art sweep --windows 12h,24h,36h,48h --shifts=-10%,0%,10% --agent gold --out sweep.jsonl
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite cannot be combined")
@@ -244,20 +247,18 @@ def _require_free(
     read: Sequence[Path] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
-    """Raise BadParameter if an output file is not writable, is also an input, or already exists."""
+    """Raise an error if an output file is not writable, is also an input, or already exists."""
     named = {resolve(path) for path in read}
     for option, path in options:
         if path is None:
             continue
-        wrong = why_not_writable(path)
-        if path.exists() and not path.is_file():
-            wrong = wrong or f"{path} is not a file"
-        elif path.exists() and not overwrite:
-            wrong = wrong or f"{path} exists; {hint}"
         if resolve(path) in named:
-            wrong = f"{path} is already used as another input or output"
-        if wrong is not None:
-            raise typer.BadParameter(wrong, param_hint=option)
+            raise typer.BadParameter(f"{path} is already used as another input or output", param_hint=option)
+        require_writable(path)
+        if path.exists() and not path.is_file():
+            raise FhirGymError(f"{path} is not a file")
+        if path.exists() and not overwrite:
+            raise FhirGymError(f"{path} exists; {hint}")
         named.add(resolve(path))
 
 

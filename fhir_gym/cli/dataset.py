@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from fhir_gym.cli._console import note, print_text
-from fhir_gym.cli._options import names
-from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.cli._options import names, read_chosen
 from fhir_gym.files import resolve
-
-if TYPE_CHECKING:
-    from fhir_gym.rollouts import Rollout
 
 
 def dataset(
@@ -65,7 +60,7 @@ def dataset(
     )
     if author and format != "minari":
         raise typer.BadParameter("only a Minari dataset names its authors", param_hint="--author")
-    chosen = _read(rollouts, names(tasks) or ())
+    chosen = read_chosen(rollouts, names(tasks) or ())
     if format == "minari":
         if hub:
             raise typer.BadParameter("--hub needs another format than minari")
@@ -77,21 +72,3 @@ def dataset(
     print_text(f"{summary.rows} examples of {summary.rollouts} episodes written to {out}")
     for reason, count in summary.left_out.most_common():
         note(f"left out {count} episodes: {reason}")
-
-
-def _read(sources: Sequence[Path], tasks: Sequence[str]) -> Iterator[Rollout]:
-    """Yield the rollouts of files; raise an error if a file or a requested task has no rollouts."""
-    from fhir_gym.rollouts import read_rollouts
-
-    seen: dict[str, None] = {}
-    for source in sources:
-        any_record = False
-        for rollout in read_rollouts(source):
-            any_record = True
-            seen[rollout.task.key] = None
-            yield rollout
-        if not any_record:
-            raise RecordError(f"{source}: contains no rollouts")
-    for task in tasks:
-        if task not in seen:
-            raise UnknownNameError("task of these rollouts", task, seen)

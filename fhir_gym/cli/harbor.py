@@ -1,4 +1,4 @@
-"""The commands `fhir-gym harbor …`."""
+"""The commands `fhir-gym research harbor …`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(
     The task folders of `publish harbor` run this command in a container. The episode cannot be restarted, and no HTTP
     request returns its verdict.
 
-    Example: fhir-gym harbor serve FHIRAgent/Appointment-v0 --task 02a --variation 1000
+    Example: fhir-gym research harbor serve FHIRAgent/Appointment-v0 --task 02a --variation 1000
     """
     from fhir_gym import worlds
     from fhir_gym.integrations.harbor import open_recorder, serve_episode
@@ -74,12 +74,12 @@ def verdict(
         Path, typer.Option(help="Folder for reward.json, verdict.json and rollout.jsonl.")
     ] = _VERDICT_FOLDER,
 ) -> None:
-    """End the episode of a `harbor serve` process, and write its reward, verdict and record.
+    """End the episode of a `research harbor serve` process, and write its reward, verdict and record.
 
     Harbor runs this command in the server's container after the agent's container has stopped. Without a verdict,
     because the server failed, there is no reward file, and the exit code is 1.
 
-    Example: fhir-gym harbor verdict --out verdict
+    Example: fhir-gym research harbor verdict --out verdict
     """
     from fhir_gym.integrations.harbor import fetch_result, write_verdict_files
 

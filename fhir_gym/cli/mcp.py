@@ -126,7 +126,7 @@ def spec(http: HttpOption = None) -> None:
 
 @app.command("memory")
 def memory(
-    file: Annotated[Path, typer.Argument(metavar="MEMORY", help="Memory file that `fhir-gym memory train` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="MEMORY", help="Memory file that `fhir-gym train memory` wrote.")],
     http: HttpOption = None,
 ) -> None:
     """Serve the reflections of a memory: about operations on a resource type, and about similar tasks.

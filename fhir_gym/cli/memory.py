@@ -1,76 +1,22 @@
-"""The commands `fhir-gym memory …`."""
+"""The command `fhir-gym memory show`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import JsonOption, names
+from fhir_gym.arguments import require_name
+from fhir_gym.cli._console import fields, print_json, print_text, table
+from fhir_gym.cli._options import JsonOption
 
 if TYPE_CHECKING:
     from fhir_gym.agents.memory import Memory, Reflection
-    from fhir_gym.reflexion import MemoryTrainingConfig
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Train a memory of reflections, or show one.\n\n"
-    "A killed training continues when the same command runs again; nothing is paid for twice.",
-)
+app = typer.Typer(no_args_is_help=True, help="Show the reflections of a memory.")
 
 _LARGE = 1_000
-
-
-@app.command("train")
-def train(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The memory file, in JSON lines.")],
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE.toml", help="All settings; see docs/memory.md.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the agent, the evaluator and the reflector.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="The models' OpenAI-compatible endpoint.")] = None,
-    env_ids: Annotated[str | None, typer.Option("--env-ids", help="Env ids, separated by commas.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; default: all.")] = None,
-    variations: Annotated[str | None, typer.Option(help="Training variations of each task; default: 0-1.")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Maximum number of trials of a variation.")] = None,
-    specification: Annotated[
-        bool | None,
-        typer.Option("--specification/--no-specification", help="Let the reflector look up the FHIR specification."),
-    ] = None,
-    embedder: Annotated[str | None, typer.Option(help="hashed, minilm or endpoint.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Number of concurrent episodes and reviews.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after this many tokens of all models.")] = None,
-) -> None:
-    """Train a memory: an agent plays training episodes, and models write reflections about its runs (extra llm).
-
-    Example: fhir-gym memory train --model qwen3 --base-url http://localhost:8000/v1 --out memory.jsonl
-    """
-    from fhir_gym.reflexion import train_memory, training_usage
-
-    options: dict[str, Any] = {
-        "env_ids": names(env_ids),
-        "tasks": names(tasks),
-        "variations": variations,
-        "trials": trials,
-        "specification": specification,
-        "embedder": embedder,
-        "concurrency": concurrency,
-        "tokens": max_tokens,
-    }
-    settings = _settings(config, model, base_url, {name: value for name, value in options.items() if value is not None})
-    with progress("Training the memory") as update:
-        memory = train_memory(settings, out, progress=update)
-    spent = sum(usage.total for usage in training_usage(out).values())
-    counts = memory.header.training["counts"]
-    note(
-        f"{out}: {len(memory.reflections)} reflections from {counts['runs']} runs, {counts['successes']} of them "
-        f"successful; {spent:,} tokens"
-    )
-    unreadable = counts.get("unreadable critiques", 0) + counts.get("unreadable reflections", 0)
-    if unreadable:
-        note(f"{unreadable} reviews have no readable answer: read them in {out}.training/replies.jsonl", style="yellow")
 
 
 @app.command("show")
@@ -92,9 +38,12 @@ def show(
     """
     from fhir_gym.agents.memory import Memory
 
-    memory = Memory.load(file)
+    memory, only = Memory.load(file), _operation(operation)
+    tasks = sorted({reflection.source.task for reflection in memory.reflections if reflection.source is not None})
+    if task is not None:
+        require_name("task of this memory", task, tasks)
     reflections = memory.reflections if query is None else [reflection for reflection, _ in memory.macro(query, _LARGE)]
-    chosen = [reflection for reflection in reflections if _fits(reflection, resource, _operation(operation), task)]
+    chosen = [reflection for reflection in reflections if _fits(reflection, resource, only, task)]
     if as_json:
         plain = [reflection.model_dump(mode="json", exclude_none=True) for reflection in chosen]
         print_json({"header": memory.header.model_dump(mode="json"), "reflections": plain})
@@ -109,20 +58,6 @@ def show(
         ],
         title=f"{len(chosen)} of {len(memory.reflections)} reflections",
     )
-
-
-def _settings(
-    config: Path | None, model: str | None, base_url: str | None, changes: dict[str, Any]
-) -> MemoryTrainingConfig:
-    from fhir_gym.reflexion import load_memory_config, make_memory_config
-
-    if config is None:
-        if model is None:
-            raise typer.BadParameter("give --model, or --config with all settings")
-        return make_memory_config({**changes, "agent": {"model": model, "base_url": base_url}}, "options")
-    if model is not None or base_url is not None:
-        raise typer.BadParameter("--config names the models, so leave out --model and --base-url")
-    return load_memory_config(config, **changes)
 
 
 def _operation(name: str | None) -> str | None:

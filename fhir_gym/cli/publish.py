@@ -10,6 +10,7 @@ import typer
 
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import EnvArgument, EpisodeOptions, names, one_pack, with_option_groups
+from fhir_gym.errors import pip_install
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +47,7 @@ def openenv(
 
     ids = dict.fromkeys(one_pack(text) for text in env_ids or pack_ids())
     write_openenv_folder([episodes.config(env_id) for env_id in ids], out, wheel=wheel, overwrite=overwrite)
-    note(f"written to {out}; to check and upload it: pip install 'fhir-gym[openenv]'; openenv validate {out}")
+    note(f"written to {out}; to check and upload it: {pip_install('openenv')}; openenv validate {out}")
 
 
 @app.command("verifiers")
@@ -135,4 +136,4 @@ def harbor(
         for written, _ in enumerate(folders, 1):
             update(written, total)
     write_dataset(out, organization)
-    note(f"{written} task folders written to {out}; to run them: pip install 'fhir-gym[harbor]'; harbor run -p {out}")
+    note(f"{written} task folders written to {out}; to run them: {pip_install('harbor')}; harbor run -p {out}")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from fhir_gym.arguments import require_name
 from fhir_gym.cli._console import note, print_json, print_raw, print_text, table
 from fhir_gym.cli._options import PriceOptions, names, with_option_groups
 
 if TYPE_CHECKING:
-    from fhir_gym.evaluation import Report
+    from fhir_gym.evaluation import Report, TextFormat
     from fhir_gym.rollouts import Prices
 
-Format = Literal["terminal", "markdown", "latex", "csv", "json"]
+_FORMATS = ("terminal", "markdown", "latex", "csv", "json")
 
 
 @with_option_groups
@@ -24,11 +25,16 @@ def report(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Groups, separated by commas: agent, pack, kind, difficulty, category, task or split; default: all "
-            "(except in JSON and CSV, task only if there are at most 60 tasks)."
+            help="Groups, separated by commas: agent, pack, kind, difficulty, category, class, task or split; default: "
+            "all (except in JSON and CSV, task only if there are at most 60 tasks)."
         ),
     ] = None,
-    format: Annotated[Format | None, typer.Option(help="Format of the output; default: terminal.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all tables on the terminal, not only the most important ones.")
+    ] = False,
+    format: Annotated[
+        str | None, typer.Option(metavar="|".join(_FORMATS), help="Format of the output; default: terminal.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Same as --format markdown.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder in which all formats are written.")] = None,
@@ -53,7 +59,7 @@ def report(
     if out is not None:
         _write(made_report, out, brief=groups is None)
     else:
-        _print(made_report, wanted_format or "terminal", brief=groups is None)
+        _print(made_report, wanted_format or "terminal", brief=groups is None, full=full)
 
 
 def report_experiments(folders: list[Path], out: Path, prices: Prices | None, *, pool: bool) -> None:
@@ -77,15 +83,17 @@ def _write(report: Report, folder: Path, *, brief: bool) -> None:
         print_text(f"wrote {path}")
 
 
-def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:
-    formats: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
+def _one_format(format: str | None, json: bool, markdown: bool) -> str | None:
+    formats = [format, "json" if json else None, "markdown" if markdown else None]
     options = [option for option in formats if option is not None]
     if len(options) > 1:
         raise typer.BadParameter("only one of --format, --json and --markdown can be given")
-    return options[0] if options else None
+    if format == "html":
+        raise typer.BadParameter("--out DIR writes the page DIR/report.html, with its figures", param_hint="--format")
+    return require_name("format", options[0], _FORMATS) if options else None
 
 
-def _print(report: Report, format: Format, *, brief: bool) -> None:
+def _print(report: Report, format: str, *, brief: bool, full: bool) -> None:
     from fhir_gym import evaluation
 
     if format == "json":
@@ -94,10 +102,15 @@ def _print(report: Report, format: Format, *, brief: bool) -> None:
     if brief and format != "csv":
         report = report.brief()
     if format != "terminal":
-        print_raw(evaluation.FORMATS[format](report))
+        print_raw(evaluation.FORMATS[cast("TextFormat", format)](report))
         return
-    for section in evaluation.sections(report):
+    tables = evaluation.sections(report)
+    groups = [name for name in report.by if not brief or name in ("pack", "class", "task")]
+    shown = tables if full else evaluation.headline(report, groups)
+    for section in shown:
         table(section.columns, section.rows, title=section.title)
         print_text()
+    if len(shown) < len(tables):
+        note(f"--full shows {len(tables)} tables, of which these are the first {len(shown)}")
     for remark in report.remarks():
         note(remark, style="yellow")

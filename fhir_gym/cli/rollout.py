@@ -23,6 +23,7 @@ from fhir_gym.cli._options import (
     with_option_groups,
 )
 from fhir_gym.cli._summary import Summary
+from fhir_gym.errors import FhirGymError
 from fhir_gym.files import require_writable
 
 
@@ -168,9 +169,7 @@ def _check_file(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise typer.BadParameter("--resume and --overwrite cannot be combined")
     require_writable(out)
     if out.is_file() and out.stat().st_size and not (resume or overwrite):
-        raise typer.BadParameter(
-            f"{out} exists; use --resume to continue it or --overwrite to replace it", param_hint="--out"
-        )
+        raise FhirGymError(f"{out} exists; use --resume to continue it or --overwrite to replace it")
 
 
 def _print_ending(summary: Summary, todo: int, out: Path, written: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,13 +20,12 @@ from fhir_gym.cli._options import (
     PriceOptions,
     WorkersOption,
     names,
+    read_chosen,
     with_option_groups,
 )
-from fhir_gym.cli.experiment import list_experiments
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
-    from fhir_gym.rollouts import Rollout
     from fhir_gym.soundness import Progress, TaskReport
     from fhir_gym.soundness.probe import TaskProbe
     from fhir_gym.soundness.verdict_review import ReviewRun
@@ -70,9 +70,6 @@ def list_(
     columns = ("env", "key", "title", "kind", "difficulty", "category")
     rows = [[*(row[column] for column in columns), "yes" if row["held_out"] else ""] for row in listed]
     table((*columns, "held out"), rows)
-
-
-app.command("experiments")(list_experiments)
 
 
 @app.command()
@@ -371,10 +368,19 @@ def review(
         max_chars=max_chars,
     )
     budget = Budget(episodes=max_reviews, tokens=max_tokens, cost=max_cost, prices=token_prices.prices())
-    chosen = _chosen(rollouts, names(tasks), outcome)
+    chosen = (
+        rollout
+        for rollout in read_chosen(rollouts, names(tasks) or ())
+        if outcome == "all" or rollout.success in (None, outcome == "success")
+    )
+    first = [*islice(chosen, 1)]  # an unknown task is an error before the folder is written
     with progress("Reviewing verdicts") as update:
         run = reviewer.review(
-            chosen, out, budget=BudgetTracker(budget), overwrite=overwrite, progress=lambda done: update(done, 0)
+            chain(first, chosen),
+            out,
+            budget=BudgetTracker(budget),
+            overwrite=overwrite,
+            progress=lambda done: update(done, 0),
         )
     if as_json:
         print_json(run.to_json())
@@ -383,17 +389,6 @@ def review(
     _note(run, out)
     if not run.reviews:
         raise typer.Exit(1)
-
-
-def _chosen(paths: list[Path], tasks: tuple[str, ...] | None, outcome: Outcome) -> Iterator[Rollout]:
-    """Yield the rollouts of all files that have one of the tasks and the outcome."""
-    from fhir_gym.rollouts import read_rollouts
-
-    for path in paths:
-        for rollout in read_rollouts(path):
-            has_outcome = outcome == "all" or rollout.success in (None, outcome == "success")
-            if has_outcome and (tasks is None or rollout.task.key in tasks):
-                yield rollout
 
 
 def _note(run: ReviewRun, out: Path) -> None:

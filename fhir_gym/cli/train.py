@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fhir_gym.cli._console import note, progress
+from fhir_gym.cli._options import names
+
+if TYPE_CHECKING:
+    from fhir_gym.reflexion import MemoryTrainingConfig
+
+_HEAVY = {
+    "sb3": ("fhir_gym.training.sb3_run",),
+    "sft": ("torch", "transformers"),
+    "expert": ("torch", "transformers"),
+    "grpo": ("torch", "transformers", "trl"),
+}
+"""Modules whose import takes seconds, by recipe."""
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a policy or a language model, with checkpoints and a report.\n\n"
+    help="Train a policy, a language model or a memory, with checkpoints and a report.\n\n"
     "A killed run continues from its last checkpoint when the same command runs again.",
 )
 
@@ -62,6 +77,61 @@ def grpo(config: ConfigOption, out: OutOption, seed: SeedOption = None) -> None:
     _train("grpo", config, out, seed)
 
 
+@app.command("memory")
+def memory(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The memory file, in JSON lines.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE.toml", help="All settings; see docs/memory.md.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the agent, the evaluator and the reflector.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="The models' OpenAI-compatible endpoint.")] = None,
+    env_ids: Annotated[str | None, typer.Option("--env-ids", help="Env ids, separated by commas.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; default: all.")] = None,
+    variations: Annotated[str | None, typer.Option(help="Training variations of each task; default: 0-1.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Maximum number of trials of a variation.")] = None,
+    specification: Annotated[
+        bool | None,
+        typer.Option("--specification/--no-specification", help="Let the reflector look up the FHIR specification."),
+    ] = None,
+    embedder: Annotated[str | None, typer.Option(help="hashed, minilm or endpoint.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Number of concurrent episodes and reviews.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after this many tokens of all models.")] = None,
+) -> None:
+    """Train a memory: an agent plays training episodes, and models write reflections about its runs (extra llm).
+
+    A killed training continues when the same command runs again; nothing is paid for twice.
+
+    Example: fhir-gym train memory --model qwen3 --base-url http://localhost:8000/v1 --out memory.jsonl
+    """
+    from fhir_gym.reflexion import train_memory, training_usage
+
+    options: dict[str, Any] = {
+        "env_ids": names(env_ids),
+        "tasks": names(tasks),
+        "variations": variations,
+        "trials": trials,
+        "specification": specification,
+        "embedder": embedder,
+        "concurrency": concurrency,
+        "tokens": max_tokens,
+    }
+    settings = _memory_settings(
+        config, model, base_url, {name: value for name, value in options.items() if value is not None}
+    )
+    kept = f"{out}.training keeps the finished episodes and replies"
+    with _interruptible(kept), progress("Training the memory", lines=True) as update:
+        trained = train_memory(settings, out, progress=update)
+    spent = sum(usage.total for usage in training_usage(out).values())
+    counts = trained.header.training["counts"]
+    note(
+        f"{out}: {len(trained.reflections)} reflections from {counts['runs']} runs, {counts['successes']} of them "
+        f"successful; {spent:,} tokens"
+    )
+    unreadable = counts.get("unreadable critiques", 0) + counts.get("unreadable reflections", 0)
+    if unreadable:
+        note(f"{unreadable} reviews have no readable answer: read them in {out}.training/replies.jsonl", style="yellow")
+
+
 @app.command("report")
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="Folders of training runs.")],
@@ -81,7 +151,7 @@ def report(
 
 
 def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
-    """Run a recipe with a progress bar."""
+    """Run a recipe, and show how far it is."""
     from fhir_gym.training.config import load_config
 
     module = import_module(f"fhir_gym.training.{recipe}")
@@ -89,6 +159,47 @@ def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
     train: Callable[..., None] = getattr(module, f"train_{recipe}")
     changes = {} if seed is None else {"seed": seed}
     settings = load_config(config, kind, **changes)
-    with progress(f"Training ({recipe})") as update:
+    _import(_HEAVY[recipe])
+    with _interruptible(f"{out} keeps the checkpoints"), progress(f"Training ({recipe})", lines=True) as update:
         train(settings, out, progress=update)
     note(f"report written to {out / 'report.md'}")
+
+
+def _import(names: Iterable[str]) -> None:
+    """Import modules. Ctrl-C ends the process at once, because some of these modules catch KeyboardInterrupt."""
+
+    def leave(*_: object) -> None:
+        note("interrupted before the training started")
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        for name in names:
+            with suppress(ImportError):  # the recipe says what is missing
+                import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interruptible(kept: str) -> Iterator[None]:
+    """Say after Ctrl-C what is kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"interrupted: {kept}; the same command continues from the last of them")
+        raise typer.Exit(130) from None
+
+
+def _memory_settings(
+    config: Path | None, model: str | None, base_url: str | None, changes: dict[str, Any]
+) -> MemoryTrainingConfig:
+    from fhir_gym.reflexion import load_memory_config, make_memory_config
+
+    if config is None:
+        if model is None:
+            raise typer.BadParameter("give --model, or --config with all settings")
+        return make_memory_config({**changes, "agent": {"model": model, "base_url": base_url}}, "options")
+    if model is not None or base_url is not None:
+        raise typer.BadParameter("--config names the models, so leave out --model and --base-url")
+    return load_memory_config(config, **changes)

@@ -1,4 +1,4 @@
-"""`fhir-gym worlds …`: list, build, import, upload, compare, restore, export, remove, info, verify."""
+"""`fhir-gym worlds …`: list, build, import, upload, compare, export, remove, info, verify."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fhir_gym.cli._options import CredentialOptions, JsonOption, with_option_gro
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
-    from fhir_gym.worlds import Comparison, ImportReport
+    from fhir_gym.worlds import ImportReport
 
 app = typer.Typer(
-    help="List, build, import, upload, compare, restore, export, remove, inspect and verify worlds (the data with "
-    "which a server starts).",
+    help="List, build, import, upload, compare, export, remove, inspect and verify worlds (the data with which a "
+    "server starts).",
     no_args_is_help=True,
 )
 
@@ -142,7 +142,7 @@ def upload(
     from fhir_gym import worlds
 
     credentials = access.credentials()
-    with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
+    with open_world(world) as opened, progress(f"Uploading {opened.name}") as update:
         report = worlds.upload(opened, server, add=add, credentials=credentials, progress=update)
     if as_json:
         print_json(asdict(report))
@@ -171,7 +171,7 @@ def compare(
     from fhir_gym import worlds
 
     credentials = access.credentials()
-    with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
+    with open_world(world) as opened, progress(f"Comparing {opened.name}") as update:
         comparison = worlds.compare(opened, server, credentials=credentials, most=limit, progress=update)
     if as_json:
         print_json({**asdict(comparison), "equal": comparison.equal})
@@ -184,74 +184,6 @@ def compare(
         note(f"{comparison.server} differs from {comparison.world}: {told}")
     if not comparison.equal:
         raise typer.Exit(1)
-
-
-@app.command()
-@with_option_groups
-def restore(
-    *,
-    world: WorldArgument,
-    server: ServerArgument,
-    from_world: Annotated[
-        bool,
-        typer.Option(
-            "--from-world",
-            help="Compare all resources, and make the server equal to the world: for episodes of another machine.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Forget what cannot be undone, unreadable notes and the notes of other worlds, so that the next "
-            "episode can start.",
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    access: CredentialOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
-
-    The next episode on the server does this too. If a change cannot be undone, the command still undoes the others.
-
-    Example: fhir-gym worlds restore hospital-small http://localhost:8080/fhir
-    """
-    from fhir_gym import worlds
-
-    credentials = access.credentials()
-    with _opened(world) as opened:
-        opened_world = None
-        if from_world:
-            with progress(f"Comparing {opened.name}") as update:
-                opened_world = worlds.compare(opened, server, credentials=credentials, progress=update)
-            _confirm_changes(opened_world, yes)
-        report = worlds.restore(opened, server, comparison=opened_world, force=force, credentials=credentials)
-    if as_json:
-        print_json(asdict(report))
-        return
-    for resource in report.resources:
-        print_text(f"restored {resource}")
-    for name in report.left:
-        note(f"not undone: {name}")
-    if not (report.resources or report.left):
-        print_text(f"nothing to restore on {report.server}")
-        if not from_world:
-            note("for episodes of another machine, use --from-world")
-
-
-def _confirm_changes(comparison: Comparison, yes: bool) -> None:
-    """Ask before resources of a server are replaced and deleted."""
-    if comparison.equal or yes:
-        return
-    number = comparison.counts
-    what = (
-        f"on {comparison.server}, create {number['missing']:,}, replace {number['different']:,} and delete "
-        f"{number['extra']:,} resources"
-    )
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"pass --yes to do this: {what}")
-    typer.confirm(f"Do this: {what}?", abort=True, err=True)
 
 
 @app.command()
@@ -269,7 +201,7 @@ def export(
     """
     from fhir_gym import worlds
 
-    with _opened(world) as opened:
+    with open_world(world) as opened:
         with progress(f"Exporting {opened.name}") as update:
             files = worlds.export(opened, folder, format=format, progress=update)
         print_text(
@@ -306,7 +238,7 @@ def remove(
 @app.command()
 def info(world: WorldArgument, as_json: JsonOption = False) -> None:
     """Show a world's counts, current time, seed and content hash."""
-    with _opened(world) as opened:
+    with open_world(world) as opened:
         if as_json:
             print_json({**opened.manifest.model_dump(mode="json"), "path": str(opened.path)})
         else:
@@ -319,12 +251,12 @@ def verify(world: WorldArgument) -> None:
 
     This takes about ten seconds per million resources.
     """
-    with _opened(world) as opened:
+    with open_world(world) as opened:
         opened.verify()
         print_text(f"{opened.path} is intact ({opened.manifest.total:,} resources)")
 
 
-def _opened(world: str) -> World:
+def open_world(world: str) -> World:
     """Open a world, and build it first if necessary."""
     from fhir_gym import worlds
 

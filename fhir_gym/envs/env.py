@@ -22,7 +22,7 @@ from fhir_gym.actions import MAX_ACTION_LENGTH
 from fhir_gym.arguments import require_phrasing_type, require_whole
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, UnknownNameError, WrongTypeError
+from fhir_gym.errors import ArgumentError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, find_task
@@ -184,7 +184,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     Raises:
         UnknownNameError: An argument, pack, task, split, world, grading or reward rule does not exist.
         TaskError: The world does not support the tasks, or they do not have the phrasing.
-        FhirGymError: Another argument is invalid.
+        ArgumentError: Another argument is invalid.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares and reads it this way
@@ -206,7 +206,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         require_whole("prepared", prepared, 0)
         if isinstance(tasks, Collection) and not tasks:
-            raise FhirGymError("tasks is empty: an environment needs at least one task")
+            raise ArgumentError("tasks is empty: an environment needs at least one task")
         self._task_set, from_file = config.task_set(), config.task_file is not None
         keys, self.variations = config.choose_tasks(tasks), config.variations
         config.require_support(keys)
@@ -288,7 +288,7 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     def _choose(self, options: Mapping[str, Any], limit: int | None) -> _Choice:
         if not isinstance(options, Mapping):
-            raise FhirGymError(f"reset options must be a dict with {', '.join(_OPTIONS)}, not {options!r}")
+            raise ArgumentError(f"reset options must be a dict with {', '.join(_OPTIONS)}, not {options!r}")
         for name in options:
             if name not in _OPTIONS:
                 raise UnknownNameError("reset option", name, _OPTIONS)

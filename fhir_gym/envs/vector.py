@@ -15,7 +15,7 @@ from typing_extensions import override
 from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.envs.env import ARGUMENTS, FHIREnv
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, WrongTypeError
+from fhir_gym.errors import ArgumentError, WrongTypeError
 from fhir_gym.tasks import DEFAULT_SPLIT
 
 _NO_LIMIT = -1
@@ -63,7 +63,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         mode = AutoresetMode(require_name("autoreset mode", getattr(autoreset_mode, "value", autoreset_mode), modes))
         servers = config.servers
         if servers and len(servers) != num_envs:
-            raise FhirGymError(
+            raise ArgumentError(
                 f"each environment needs a FHIR server of its own: fhir_server lists {len(servers)} and num_envs is "
                 f"{num_envs}"
             )

@@ -17,7 +17,7 @@ from fhir_gym.evaluation.page import html, write_page
 from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
 from fhir_gym.evaluation.report import DIMENSIONS, Dimension, PairedDifference, Report, dimensions, paired_difference
 from fhir_gym.evaluation.runs import AgentRun, read_runs
-from fhir_gym.evaluation.sections import sections
+from fhir_gym.evaluation.sections import headline, sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse
 from fhir_gym.evaluation.text_table import Section
 from fhir_gym.evaluation.variance import (
@@ -68,6 +68,7 @@ __all__ = [
     "coefficients",
     "decompose",
     "dimensions",
+    "headline",
     "html",
     "latex",
     "long_csv",

@@ -71,7 +71,7 @@ def write_page(report: Report, path: str | PathLike[str], drawings: Sequence[Dra
 
 def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
     """Return a report as an HTML page; see `write_page`."""
-    environment, markup = html_templates(_TEMPLATES, needed_by="the HTML page", install="fhir-gym[report]")
+    environment, markup = html_templates(_TEMPLATES, needed_by="the HTML page", extra="report")
     css = (_TEMPLATES / "report.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     report = report.brief()

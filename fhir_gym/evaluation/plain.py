@@ -36,7 +36,10 @@ class LongRow(NamedTuple):
 
 
 def plain(report: Report) -> dict[str, Any]:
-    """Return the report as plain data for JSON. Numbers have six digits; proportions are between 0 and 1."""
+    """Return the report as plain data for JSON.
+
+    Numbers have six digits after the point, p-values six significant digits; proportions are between 0 and 1.
+    """
     return {
         "format": FORMAT_VERSION,
         "runs": [

@@ -16,7 +16,7 @@ from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, rounde
 from fhir_gym.evaluation.runs import AgentRun, pooled_runs
 from fhir_gym.evaluation.statistics import RunStatistics
 from fhir_gym.evaluation.variance import Attempts
-from fhir_gym.rollouts import Prices
+from fhir_gym.rollouts import Prices, TaskRecord
 
 K = TypeVar("K", bound=Hashable)
 
@@ -60,9 +60,13 @@ class PairedDifference:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        numbers = ("difference", "low", "high", "p_clustered", "p_mcnemar")
         counts = ("common", "both", "only_first", "only_second", "neither", "clusters")
-        return {name: getattr(self, name) for name in counts} | {name: rounded(getattr(self, name)) for name in numbers}
+        p_values = {"p_clustered": self.p_clustered, "p_mcnemar": self.p_mcnemar}
+        return (
+            {name: getattr(self, name) for name in counts}
+            | {name: rounded(getattr(self, name)) for name in ("difference", "low", "high")}
+            | {name: None if value is None else float(f"{value:.6g}") for name, value in p_values.items()}
+        )
 
 
 def paired_difference(
@@ -103,8 +107,8 @@ def paired_difference(
     )
 
 
-Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "task", "split"]
-"""A property by which a report groups episodes."""
+Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "class", "task", "split"]
+"""A property by which a report groups episodes; only the tasks of MedAgentBench's task files have a class."""
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 """All dimensions by which a report can group episodes."""
 
@@ -204,7 +208,8 @@ class Report:
         groups: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
         for place, run in enumerate(self.runs):
             for episode in run.episodes:
-                groups.setdefault(key(episode), [[] for _ in self.runs])[place].append(episode)
+                if value := key(episode):
+                    groups.setdefault(value, [[] for _ in self.runs])[place].append(episode)
         rows = []
         for value in sorted(groups, key=lambda value: [_ORDER.get(part, part) for part in value]):
             name = " ".join(value[1:]) if dimension == "task" and not several_packs else " ".join(value)
@@ -307,6 +312,12 @@ def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
     return tuple(by_name[name] for name in chosen)
 
 
+def _class(task: TaskRecord) -> tuple[str, ...]:
+    """Return the class of a task of MedAgentBench's task file, whose key is ``task5_21``; nothing for other tasks."""
+    key = re.fullmatch(r"task(\d+)_\d+", task.key)
+    return (f"{int(key[1]):2} {task.title}",) if key else ()
+
+
 def _normalized(reason: str) -> str:
     """Return a reason without quoted details and numbers, so that equal mistakes are counted together."""
     line = reason.partition("\n")[0]
@@ -324,6 +335,7 @@ _KEYS: Mapping[Dimension, Callable[[EpisodeMetrics], tuple[str, ...]]] = Mapping
         "kind": lambda episode: (episode.task.task_kind,),
         "difficulty": lambda episode: (episode.difficulty,),
         "category": lambda episode: (episode.task.category,),
+        "class": lambda episode: _class(episode.task),
         "task": lambda episode: (episode.env_id, episode.task.key, episode.task.title),
         "split": lambda episode: (episode.task.split,),
     }

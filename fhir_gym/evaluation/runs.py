@@ -14,7 +14,7 @@ from typing import Any
 from fhir_gym.agents import CONFIGURATIONS
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation.metrics import EpisodeMetrics
-from fhir_gym.rollouts import Rollout, read_rollouts
+from fhir_gym.rollouts import Rollout, no_rollouts, read_rollouts
 from fhir_gym.run_files import folder_of_rollouts, model_name, names_by_settings, rollout_files, unique_names
 
 _MAX_NUMBER = 10**15
@@ -104,7 +104,15 @@ def pooled_runs(runs: Sequence[AgentRun]) -> tuple[AgentRun, ...]:
             key = (number,)
         groups.setdefault(key, []).append(run)
     names = Counter(own[0].configuration for own in groups.values())
-    return tuple(_pooled(own, names) if len(own) > 1 else own[0] for own in groups.values())
+    if len(groups) == len(runs):
+        return tuple(runs)
+    return tuple(_pooled(own, names) if len(own) > 1 else _among_pooled(own[0]) for own in groups.values())
+
+
+def _among_pooled(run: AgentRun) -> AgentRun:
+    """Return a run that has nothing to be merged with; it is compared with the pooled runs."""
+    episodes = tuple(replace(episode, experiment=run.experiment) for episode in run.episodes)
+    return replace(run, episodes=episodes, experiment="")
 
 
 def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
@@ -168,7 +176,7 @@ def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
         if earlier is None or not earlier.graded:
             episodes[key] = episode
     if not agents:
-        raise RecordError(f"{source.path}: contains no rollouts")
+        raise no_rollouts(source.path)
     return [
         _Found(
             source, agent, json.loads(settings, parse_constant=str), tuple(episodes.values()), repeated[agent, settings]

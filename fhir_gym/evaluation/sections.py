@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES
 from fhir_gym.evaluation.metrics import AggregateMetrics, Distribution, Rate
-from fhir_gym.evaluation.report import Report
+from fhir_gym.evaluation.report import Dimension, Report
 from fhir_gym.evaluation.statistics import ErrorRate, RunStatistics
 from fhir_gym.evaluation.text_table import Section, number, p_value, percent, points
 from fhir_gym.evaluation.variance import VarianceParts, pass_at_k, reliability, repeat_counts, without_variance
@@ -20,10 +20,9 @@ _SUMMARY = ("episodes", "mean", "median", "quartiles", "least", "most")
 
 
 def statistics_sections(report: Report) -> list[Section]:
-    """Return the tables in reading order; some may have no rows."""
+    """Return the tables of statistics in reading order; some may have no rows."""
     statistics = report.statistics
     return [
-        _differences(report),
         _variance(statistics),
         _failure_modes(statistics),
         _error_rates("Failed calls by tool", "tool", [statistic.tool_errors for statistic in statistics], statistics),
@@ -214,28 +213,42 @@ _MAX_ROWS = 10
 """Maximum number of rows in a table of mistakes; the JSON output has all rows."""
 
 
-def sections(report: Report) -> list[Section]:
-    """Return the tables of a report in reading order."""
+def headline(report: Report, by: Sequence[Dimension]) -> list[Section]:
+    """Return the first tables of a report: totals, differences of runs, what failed, and groups.
+
+    Args:
+        report: The report.
+        by: Dimensions of the groups. A dimension of which all episodes have the same value has no table.
+    """
     runs = range(len(report.runs))
     totals = [(run.name, *_cells(report.total(place))) for place, run in enumerate(report.runs)]
-    shown = [Section.compact("Runs", ("run", *_HEADS), totals)]
-    shown += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
-    shown += [
-        _compared(report),
+    shown = [
+        Section.compact("Runs", ("run", *_HEADS), totals),
+        _differences(report),
         _repeats(report),
-        *statistics_sections(report),
-        _counts(report, "How episodes ended", "reason", [report.stops(run) for run in runs]),
-        _counts(report, "Model replies", "reply", [report.replies(run) for run in runs]),
-        _counts(report, "Invalid actions", "reason", [report.invalid(run) for run in runs]),
         _counts(report, "Errors by label", "error", [report.labels(run) for run in runs]),
         _failed(report),
         _counts(report, "Infrastructure errors", "error", [report.infra_errors(run) for run in runs]),
+        *(_by(report, name) for name in by if name != "agent" and len(report.groups(name)) > 1),
     ]
     return [section for section in shown if section.rows]
 
 
-def _by(report: Report, place: int) -> Section:
-    dimension = report.by[place]
+def sections(report: Report) -> list[Section]:
+    """Return the tables of a report in reading order."""
+    runs = range(len(report.runs))
+    shown = [
+        *headline(report, report.by),
+        _compared(report),
+        *statistics_sections(report),
+        _counts(report, "How episodes ended", "reason", [report.stops(run) for run in runs]),
+        _counts(report, "Model replies", "reply", [report.replies(run) for run in runs]),
+        _counts(report, "Invalid actions", "reason", [report.invalid(run) for run in runs]),
+    ]
+    return [section for section in shown if section.rows]
+
+
+def _by(report: Report, dimension: Dimension) -> Section:
     several = len(report.runs) > 1
     rows = []
     for value, every in report.groups(dimension):
@@ -273,7 +286,7 @@ def _compared(report: Report) -> Section:
     names = [run.name for run in report.runs]
     rows = []
     if len(names) == 2:
-        dimensions = [dimension for dimension in report.by if dimension != "agent"]
+        dimensions = [name for name in report.by if name != "agent" and len(report.groups(name)) > 1]
         groups: list[tuple[str, list[AggregateMetrics | None]]] = [("all", [report.total(0), report.total(1)])]
         groups += [group for dimension in dimensions for group in report.groups(dimension)]
         for value, (group, other) in groups:

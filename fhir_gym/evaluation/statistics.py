@@ -18,6 +18,8 @@ from fhir_gym.evaluation.variance import (
 )
 from fhir_gym.rollouts import Prices
 
+NO_TYPE = "no resource type"
+"""Name of calls that touch no resource type: calls of the server itself, and invalid calls."""
 Groups = tuple[tuple[str, Distribution], ...]
 """A distribution for each value of a property, such as ``easy``."""
 
@@ -190,7 +192,7 @@ class RunStatistics:
         token_variation: Coefficients of variation of the number of tokens.
         failure_modes: Failure modes of the failed episodes.
         tool_errors: Share of failed calls of each FHIR tool, by name.
-        resource_errors: Share of failed calls for each resource type, by name.
+        resource_errors: Share of failed calls for each resource type, by name, and of calls without one (`NO_TYPE`).
         lookups: Share of failed calls of each tool beside the FHIR tools, by source and tool.
         tool_calls: Number of calls of FHIR tools by outcome.
         tokens: Number of tokens.
@@ -256,10 +258,7 @@ class RunStatistics:
                 (tool.tool, tool.errors, tool.calls) for episode in graded for tool in episode.tools
             ),
             resource_errors=_error_rates(
-                (tool.resource_type, tool.errors, tool.calls)
-                for episode in graded
-                for tool in episode.tools
-                if tool.resource_type
+                (tool.resource_type or NO_TYPE, tool.errors, tool.calls) for episode in graded for tool in episode.tools
             ),
             lookups=_error_rates(
                 (tool.tool, tool.errors, tool.calls) for episode in graded for tool in episode.lookups

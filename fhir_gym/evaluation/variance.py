@@ -211,9 +211,13 @@ def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
 
 
 def repeat_counts(attempts: Iterable[Attempts]) -> list[int]:
-    """Return the values of k to report, 1, 2, 4 … up to the most attempts at a variation; none without repeats."""
+    """Return the values of k to report: 1 to 4, powers of two, and the most attempts at a variation.
+
+    Without repeats there are none.
+    """
     most = max((task_attempts.episodes for task_attempts in attempts), default=0)
-    return [1 << n for n in range(most.bit_length())] if most > 1 else []
+    counts = {3, most, *(1 << n for n in range(most.bit_length()))}
+    return sorted(k for k in counts if k <= most) if most > 1 else []
 
 
 def without_variance(attempts: Iterable[Attempts]) -> float | None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fhir_gym.agents import Agent, make_agent
 from fhir_gym.agents.factory import CONFIGURATIONS, Configuration
 from fhir_gym.arguments import require_name, require_whole
-from fhir_gym.errors import ExperimentError, UnknownNameError
+from fhir_gym.errors import ArgumentError, ExperimentError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.files import write_file
 from fhir_gym.reflexion import ModelSettings
@@ -68,7 +68,7 @@ class ExperimentConfig:
 
     Raises:
         UnknownNameError: An experiment, configuration, pack, task or grading does not exist.
-        ExperimentError: The experiment has no episodes with these settings, or a setting is invalid.
+        ArgumentError: The experiment has no episodes with these settings, or a setting is invalid.
     """
 
     experiment: str
@@ -94,9 +94,9 @@ class ExperimentConfig:
         """Refuse invalid values."""
         get_experiment(self.experiment)
         if self.agent != "chat" and self.configurations:
-            raise ExperimentError(f"only the agent chat has configurations, not {self.agent}: leave them out")
+            raise ArgumentError(f"only the agent chat has configurations, not {self.agent}: leave them out")
         if self.agent == "chat" and not self.configurations:
-            raise ExperimentError(f"an experiment needs configurations, such as {', '.join(CONFIGURATIONS)}")
+            raise ArgumentError(f"an experiment needs configurations, such as {', '.join(CONFIGURATIONS)}")
         for name in self.configurations:
             require_name("configuration", name, CONFIGURATIONS)
         require_name("grading", self.grading, GRADINGS)
@@ -104,7 +104,7 @@ class ExperimentConfig:
         require_name("embedder", self.embedder, EMBEDDERS)
         for name in (*self.settings, *self.training_settings):
             if name in _OWN_OPTIONS and self.agent == "chat":
-                raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting")
+                raise ArgumentError(f"the experiment sets {name} itself; it cannot be a further setting")
         self._require_training_settings()
         keys_of_packs = {key for env_id in self.packs for key in task_keys(env_id)}
         for key in self.tasks:
@@ -163,16 +163,16 @@ class ExperimentConfig:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise ExperimentError(f"a setting of the training's models is invalid: {place}: {first['msg']}") from error
+            raise ArgumentError(f"a setting of the training's models is invalid: {place}: {first['msg']}") from error
 
     def _require_episodes(self) -> None:
         definition, packs = self.definition, ", ".join(self.packs)
         chosen = f"the tasks {', '.join(self.tasks)}" if self.tasks else packs
         hint = " (it tests held-out tasks and trains on the others)" if definition.test.tasks == "heldout_tasks" else ""
         if not any(self.episodes(definition.test)):
-            raise ExperimentError(f"{self.experiment} has no test episodes with {chosen}{hint}")
+            raise ArgumentError(f"{self.experiment} has no test episodes with {chosen}{hint}")
         if self.memories and not any(self.episodes(definition.train)):
-            raise ExperimentError(f"{self.experiment} has no training episodes with {chosen}{hint}")
+            raise ArgumentError(f"{self.experiment} has no training episodes with {chosen}{hint}")
 
 
 MANIFEST = "manifest.json"

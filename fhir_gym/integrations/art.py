@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 
 try:
     import art
     from openai.types.chat.chat_completion import Choice
 except ImportError as error:
-    raise MissingExtraError("the integration with ART needs: pip install 'fhir-gym[art]'") from error
+    raise MissingExtraError(f"the integration with ART needs: {pip_install('art')}") from error
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import ModelReply

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 from weakref import finalize
 
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
+from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, pip_install
 
 try:
     import anyio
@@ -25,7 +25,7 @@ try:
     from inspect_ai.tool import Tool, ToolDef, ToolParams
     from inspect_ai.util import LimitExceededError, store
 except ImportError as error:
-    raise MissingExtraError("the integration with Inspect needs: pip install 'fhir-gym[inspect]'") from error
+    raise MissingExtraError(f"the integration with Inspect needs: {pip_install('inspect')}") from error
 
 import fhir_gym
 from fhir_gym.actions import GRAMMAR, Action, Invalid

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from fhir_gym.errors import MissingExtraError, RecordError
+from fhir_gym.errors import MissingExtraError, RecordError, pip_install
 from fhir_gym.files import new_folder
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts import ExportSummary, Rollout, Selection
@@ -54,7 +54,7 @@ def write_minari(
         storage_class: Any = import_module("minari.dataset.minari_storage").MinariStorage
         import_module("minari.dataset._storages.arrow_storage")  # needs more packages than Minari itself
     except ImportError as error:
-        raise MissingExtraError("a Minari dataset needs: pip install 'fhir-gym[minari]'") from error
+        raise MissingExtraError(f"a Minari dataset needs: {pip_install('minari')}") from error
     target, summary, names = Path(folder), ExportSummary(), set(authors)
     if not _DATASET_ID.fullmatch(target.name):
         raise RecordError(f"the folder of a Minari dataset needs a name such as appointment-gold-v0, not {target.name}")

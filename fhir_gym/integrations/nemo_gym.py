@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 
 try:
     from nemo_gym.base_resources_server import BaseResourcesServerConfig
@@ -18,7 +18,7 @@ try:
     from nemo_gym.server_utils import SESSION_ID_KEY
     from resources_servers.gymnasium import GymnasiumServer, extract_text
 except ImportError as error:
-    raise MissingExtraError("the integration with NeMo Gym needs: pip install 'fhir-gym[nemo-gym]'") from error
+    raise MissingExtraError(f"the integration with NeMo Gym needs: {pip_install('nemo-gym')}") from error
 
 from fhir_gym.agents.prompts import system_prompt
 from fhir_gym.tasks import DEFAULT_SPLIT

@@ -9,13 +9,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 
 try:
     import torch
     from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 except ImportError as error:
-    raise MissingExtraError("the integration with OpenRLHF needs: pip install 'fhir-gym[openrlhf]'") from error
+    raise MissingExtraError(f"the integration with OpenRLHF needs: {pip_install('openrlhf')}") from error
 
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.text_episode import TextEpisode, episode_metrics

@@ -16,13 +16,13 @@ import httpx
 from pydantic import Field, create_model, model_validator
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError, MissingExtraError
+from fhir_gym.errors import FhirGymError, MissingExtraError, pip_install
 
 try:
     import verifiers.v1 as vf
     from verifiers.v1.dialects.chat import message_to_wire
 except ImportError as error:
-    raise MissingExtraError("the integration with verifiers needs: pip install 'fhir-gym[verifiers]'") from error
+    raise MissingExtraError(f"the integration with verifiers needs: {pip_install('verifiers')}") from error
 
 from fhir_gym.agents import Completion, Reply
 from fhir_gym.agents.completions import parse_completion

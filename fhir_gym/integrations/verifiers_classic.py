@@ -12,14 +12,14 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import InfraError, MissingExtraError
+from fhir_gym.errors import InfraError, MissingExtraError, pip_install
 
 try:
     import verifiers as vf
     from datasets import Dataset
     from verifiers import MultiTurnEnv  # verifiers 0.4 has it no more
 except ImportError as error:
-    raise MissingExtraError("load_environment needs: pip install 'fhir-gym[verifiers-classic]'") from error
+    raise MissingExtraError(f"load_environment needs: {pip_install('verifiers-classic')}") from error
 
 from fhir_gym.text_episode import TextEpisode, episode_metrics
 from fhir_gym.trainer_api import EpisodeRow, rows

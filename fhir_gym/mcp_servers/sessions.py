@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
 
 from fhir_gym.arguments import require_whole
-from fhir_gym.errors import FhirGymError, in_one_line
+from fhir_gym.errors import ArgumentError, FhirGymError, in_one_line
 from fhir_gym.types import Json
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class SessionTable(Generic[S]):
         clock: Clock in seconds.
 
     Raises:
-        FhirGymError: A limit is not positive.
+        ArgumentError: A limit is not positive.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SessionTable(Generic[S]):
     ) -> None:
         self.noun, self.most, self.idle_seconds = noun, require_whole("max_sessions", most, 1), idle_seconds
         if not idle_seconds > 0:
-            raise FhirGymError(f"idle_timeout must be positive, not {idle_seconds}")
+            raise ArgumentError(f"idle_timeout must be positive, not {idle_seconds}")
         self._clock = clock
         self._key = secrets.token_bytes(32) if seed is None else blake2b(str(seed).encode()).digest()
         self._lock = threading.Lock()  # protects the attributes below; never waits for the lock of an entry

@@ -21,7 +21,7 @@ from fhir_gym.agents.tool_sources import function_schema
 from fhir_gym.arguments import require_name
 from fhir_gym.episode import Step
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, InfraError, in_one_line
+from fhir_gym.errors import ArgumentError, InfraError, in_one_line
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers.fhir_tools import FHIR_TOOLS, FhirTools
 from fhir_gym.mcp_servers.sessions import Ending, SessionError, SessionTable
@@ -164,7 +164,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
         self._own_worlds: list[World] = []
         for config in configs:
             if config.fhir_server is not None:
-                raise FhirGymError("episodes of MCP clients need the embedded server: leave fhir_server out")
+                raise ArgumentError("episodes of MCP clients need the embedded server: leave fhir_server out")
             config.task_set()  # an unknown pack is an error now, not when a client asks for it
             world, owned = config.resolve_world()
             self._configs[config.env_id] = replace(config, world=world)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.memory import Embedder, make_embedder
 from fhir_gym.agents.provider import ChatModel, Provider
+from fhir_gym.arguments import require_url
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, TrainingError
+from fhir_gym.errors import ArgumentError, FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
 from fhir_gym.tasks import find_task, task_set
 from fhir_gym.types import Json, Phrasing
@@ -51,6 +52,15 @@ class ModelSettings(_Settings):
     retries: int = 6
     backoff: float = 1.0
 
+    @field_validator("base_url")
+    @classmethod
+    def _require_url(cls, base_url: str | None) -> str | None:
+        try:
+            require_url("base_url", base_url, "http://localhost:8000/v1")
+        except ArgumentError as error:
+            raise ValueError(str(error)) from error
+        return base_url
+
     def identity(self) -> dict[str, Json]:
         """Return the settings that decide the replies. An endpoint may move, so its URL is not one of them."""
         return self.model_dump(mode="json", exclude={"base_url", "timeout", "retries", "backoff"})
@@ -63,7 +73,7 @@ class ModelSettings(_Settings):
 
         Raises:
             MissingExtraError: The openai package is not installed.
-            EndpointError: The key is missing, or the base URL is invalid.
+            EndpointError: The key is missing.
         """
         settings = self.model_dump(exclude={"seed"})
         if tools:
@@ -210,7 +220,8 @@ def load_memory_config(path: str | Path, **changes: Any) -> MemoryTrainingConfig
         changes: Fields that replace those of the file.
 
     Raises:
-        TrainingError: The file cannot be read, or a field is unknown or has a wrong value.
+        TrainingError: The file cannot be read.
+        ArgumentError: A field is unknown or has a wrong value.
     """
     try:
         fields = tomllib.loads(Path(path).read_text("utf-8-sig"))
@@ -219,7 +230,7 @@ def load_memory_config(path: str | Path, **changes: Any) -> MemoryTrainingConfig
     except UnicodeDecodeError as error:
         raise TrainingError(f"{path} is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
-        raise TrainingError(f"{path} is not valid TOML: {error}") from error
+        raise ArgumentError(f"{path} is not valid TOML: {error}") from error
     return make_memory_config(fields | changes, str(path))
 
 
@@ -234,6 +245,6 @@ def make_memory_config(fields: Mapping[str, Any], source: str = "config") -> Mem
             names = ", ".join(
                 MemoryTrainingConfig.model_fields if len(first["loc"]) == 1 else ModelSettings.model_fields
             )
-            raise TrainingError(f"{source}: unknown field {place!r}. Fields: {names}") from error
+            raise ArgumentError(f"{source}: unknown field {place!r}. Fields: {names}") from error
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        raise TrainingError(f"{source}: {place} {message}" if place else f"{source}: {message}") from error
+        raise ArgumentError(f"{source}: {place} {message}" if place else f"{source}: {message}") from error

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents import Completion, ContextWindowExceeded, Message, Opening, Usage
+from fhir_gym.agents.chat_messages import Lookup
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.memory import OPERATIONS, Reflection, find_operation
 from fhir_gym.agents.memory.memory import Operation
@@ -242,13 +244,32 @@ def lessons_text(reflections: Iterable[Reflection]) -> str:
 
 def _run(rollout: Rollout, run_chars: int) -> str:
     turns = [_turn(number, turn) for number, turn in enumerate(rollout.turns, start=1)]
+    turns += map(_lookup, rollout.final_lookups)
     head = f"Task ({rollout.task.title}):\n{rollout.prompt}\n\nRun of the agent (at most {rollout.max_steps} actions):"
     return "\n\n".join([head, *_fitting(turns, run_chars)])
 
 
 def _turn(number: int, turn: Turn) -> str:
-    action, result = _shortened(turn.action, _MAX_ACTION), _shortened(turn.read, _MAX_OBSERVATION)
-    return f"Action {number}:\n{action}\nResult {number}:\n{result}"
+    action, result = _shortened(_as_made(turn), _MAX_ACTION), _shortened(turn.read, _MAX_OBSERVATION)
+    return "\n\n".join([*map(_lookup, turn.lookups), f"Action {number}:\n{action}\nResult {number}:\n{result}"])
+
+
+def _lookup(lookup: Lookup) -> str:
+    call = _shortened(f"{lookup.tool}({lookup.arguments})", _MAX_ACTION)
+    return f"Look-up:\n{call}\nResult:\n{_shortened(lookup.result, _MAX_OBSERVATION)}"
+
+
+def _as_made(turn: Turn) -> str:
+    """Return an action as the agent made it: a tool call is written as the name of the tool and its arguments."""
+    if turn.tool is None:
+        return turn.action
+    action = GRAMMAR.parse(turn.action)
+    call = None if turn.error is not None or isinstance(action, Invalid) else GRAMMAR.to_tool_call(action)
+    if call is None:  # an invalid call, of which the record keeps the text
+        return turn.text or turn.action
+    name, arguments = call
+    said = f"{turn.text}\n" if turn.text else ""
+    return f"{said}{name}({json.dumps(arguments, ensure_ascii=False)})"
 
 
 def _outcome(rollout: Rollout) -> str:

@@ -250,6 +250,7 @@ def train_memory(
     chosen = config.episodes() if episodes is None else _checked(episodes)
     tools = SpecificationTools() if config.specification else None
     actor = require_agent(agent) if agent is not None else config.make_agent()
+    embedder = config.make_embedder()
     identity = config.identity() | {
         "player": {"name": actor.name, "settings": dict(actor.settings)},
         "episodes": [[episode.env_id, episode.task, episode.variation, episode.phrasing] for episode in chosen],
@@ -258,7 +259,6 @@ def train_memory(
         finished = folder.finished()
         if finished is not None:
             return finished
-        embedder = config.make_embedder()
         embedder.record()  # fails at once if the embedder cannot be used
         env_ids = tuple(dict.fromkeys(episode.env_id for episode in chosen))
         opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}

@@ -5,7 +5,7 @@ from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection,
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, parse_numbers, plan
 from fhir_gym.rollouts.ray_cluster import RayCluster
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout, StopReason, TaskRecord, Turn
-from fhir_gym.rollouts.rollout_files import completed, read_rollouts, write_rollouts
+from fhir_gym.rollouts.rollout_files import completed, no_rollouts, read_rollouts, write_rollouts
 from fhir_gym.rollouts.runner import run, run_plan
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Turn",
     "completed",
     "export",
+    "no_rollouts",
     "parse_numbers",
     "plan",
     "read_rollouts",

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from fhir_gym.agents import Usage
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError
 
 _MILLION = 1_000_000
 
@@ -32,7 +32,7 @@ class Prices:
         """Refuse negative prices."""
         for value in (self.per_million_in, self.per_million_out):
             if not 0 <= value < float("inf"):
-                raise FhirGymError(f"a price must be a number from 0, not {value}")
+                raise ArgumentError(f"a price must be a number from 0, not {value}")
 
     def cost(self, usage: Usage) -> float:
         """Return the price of these tokens."""
@@ -62,9 +62,9 @@ class Budget:
         for name in ("episodes", "tokens", "seconds", "cost"):
             value = getattr(self, name)
             if value is not None and not value > 0:  # also refuses NaN
-                raise FhirGymError(f"a budget's {name} must be positive, not {value}")
+                raise ArgumentError(f"a budget's {name} must be positive, not {value}")
         if self.cost is not None and self.prices is None:
-            raise FhirGymError("a budget with a maximum cost needs the prices of the model's tokens")
+            raise ArgumentError("a budget with a maximum cost needs the prices of the model's tokens")
 
 
 class BudgetTracker:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, system_prompt
-from fhir_gym.errors import FhirGymError, MissingExtraError, RecordError, UnknownNameError
+from fhir_gym.errors import ArgumentError, MissingExtraError, RecordError, UnknownNameError, pip_install
 from fhir_gym.files import atomic_write, new_folder
 from fhir_gym.printable import encodable, markdown_text
 from fhir_gym.rollouts.record import Rollout, lookup_messages
@@ -66,7 +66,7 @@ class Selection:
     def __post_init__(self) -> None:
         """Raise if the minimum reward is NaN."""
         if self.min_reward is not None and isnan(self.min_reward):
-            raise FhirGymError("min_reward must be a number, not nan")
+            raise ArgumentError("min_reward must be a number, not nan")
 
     def refusal(self, rollout: Rollout) -> str | None:
         """Return why a rollout is not selected, or None for a selected rollout. `export` finds duplicates itself."""
@@ -207,9 +207,7 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
         datasets = import_module("datasets")
         json_value, list_of = _exact_json(datasets.Json), datasets.List
     except (ImportError, AttributeError) as error:
-        raise MissingExtraError(
-            "loading a dataset needs datasets 4.7 or later: pip install 'fhir-gym[train]'"
-        ) from error
+        raise MissingExtraError(f"loading a dataset needs datasets 4.7 or later: {pip_install('train')}") from error
     origin = {name: datasets.Value(kind) for name, kind in PROVENANCE.items()}
     features = datasets.Features({**{name: list_of(json_value()) for name in CHATS[format]}, **origin})
     with Path(path).open(encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Unpack
 from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.arguments import require_whole
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.rollout_files import completed
@@ -115,18 +115,18 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     """Parse variation numbers such as ``"3"``, ``"0-9"`` or ``"0-4,1000-1004"``.
 
     Raises:
-        FhirGymError: The text has another form.
+        ArgumentError: The text has another form.
     """
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise FhirGymError(f"variations {text!r} must be numbers such as 3, 0-9 or 0-4,1000-1004")
+            raise ArgumentError(f"variations {text!r} must be numbers such as 3, 0-9 or 0-4,1000-1004")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise FhirGymError(f"variations {part.strip()!r}: the second number must be the larger one")
+            raise ArgumentError(f"variations {part.strip()!r}: the second number must be the larger one")
         if last - first > _MAX_RANGE:
-            raise FhirGymError(f"variations {part.strip()!r} are more than {_MAX_RANGE:,}")
+            raise ArgumentError(f"variations {part.strip()!r} are more than {_MAX_RANGE:,}")
         numbers += range(first, last + 1)
     return tuple(dict.fromkeys(numbers))
 

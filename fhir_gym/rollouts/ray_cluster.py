@@ -27,7 +27,7 @@ from typing_extensions import override
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.arguments import require_whole
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, in_one_line, pip_install
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import Attempt, attempt_episode, run_alone
@@ -183,7 +183,7 @@ class RayCluster:
         cpus: Number of CPUs that each actor reserves.
 
     Raises:
-        FhirGymError: A value is invalid.
+        ArgumentError: A value is invalid.
     """
 
     address: str | None = None
@@ -195,9 +195,9 @@ class RayCluster:
         if self.actors is not None:
             require_whole("actors", self.actors, 1)
         if not 0 < self.cpus < float("inf"):
-            raise FhirGymError(f"cpus of a Ray actor must be a positive number, not {self.cpus}")
+            raise ArgumentError(f"cpus of a Ray actor must be a positive number, not {self.cpus}")
         if self.address not in (None, LOCAL, _AUTO) and _host_and_port(self.address) is None:
-            raise FhirGymError(
+            raise ArgumentError(
                 f"the address of a Ray cluster is auto, local, HOST:PORT or ray://HOST:PORT, not {self.address!r}"
             )
 
@@ -221,7 +221,7 @@ class RayRun:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        FhirGymError: The agent cannot be sent to other processes.
+        ArgumentError: The agent cannot be sent to other processes.
     """
 
     plan: RunPlan
@@ -240,7 +240,7 @@ class RayRun:
         try:
             self.ray: Any = import_module("ray")
         except ImportError as error:
-            raise MissingExtraError("a run on a Ray cluster needs: pip install 'fhir-gym[ray]'") from error
+            raise MissingExtraError(f"a run on a Ray cluster needs: {pip_install('ray')}") from error
         self.is_concurrent = isinstance(self.agent, ConcurrentAgent)
         shipment = Shipment.of(self.plan, self.agent, self.world, self.ray.cloudpickle.dumps)
         try:
@@ -289,7 +289,7 @@ class RayRun:
         ray, address = self.ray, self.cluster.address
         mine = not ray.is_initialized()
         if not mine and address is not None:
-            raise FhirGymError(f"this process is already connected to a Ray cluster: name no address, not {address}")
+            raise ArgumentError(f"this process is already connected to a Ray cluster: name no address, not {address}")
         if mine:
             settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address == LOCAL:

@@ -137,6 +137,13 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
                 yield parse_rollout(line, f"{source}:{number}")
 
 
+def no_rollouts(path: str | PathLike[str]) -> RecordError:
+    """Return the error for a file in which `read_rollouts` finds nothing."""
+    is_cut = Path(path).read_bytes()[-1:] not in (b"", b"\n")
+    what = "its only line is incomplete, because its writer was interrupted" if is_cut else "contains no rollouts"
+    return RecordError(f"{path}: {what}")
+
+
 def completed(
     path: str | PathLike[str], *, like: Callable[[Rollout], bool] | None = None
 ) -> frozenset[tuple[str, int, int]]:

@@ -20,7 +20,7 @@ from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
 from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.concurrency import call_in_thread
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError, FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
@@ -94,7 +94,7 @@ def run(
         WrongTypeError: `agent` is not an agent (for example, a class instead of an instance).
         TaskError: The world supports no task, or does not support a named task; or a variation does not exist or is not
             in the split.
-        FhirGymError: Another argument is invalid.
+        ArgumentError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
         InfraError: The FHIR server does not answer, is in use or does not contain the world (at once). A worker process
@@ -134,7 +134,7 @@ def run_plan(
     require_path("resume", resume)
     config = plan.config
     if workers and config.fhir_server is not None:
-        raise FhirGymError(
+        raise ArgumentError(
             "workers are for the embedded server, because a running FHIR server serves one episode at a time: leave "
             "workers out; to run several episodes at the same time, pass the base URLs of several servers as "
             "fhir_server (repeat --fhir-server on the command line)"

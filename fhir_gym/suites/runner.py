@@ -11,7 +11,7 @@ from typing import Any
 
 from fhir_gym.agents import Agent, ConcurrentAgent, Usage, make_agent, require_agent
 from fhir_gym.arguments import require_path, require_whole
-from fhir_gym.errors import FhirGymError, RecordError
+from fhir_gym.errors import ArgumentError, RecordError
 from fhir_gym.evaluation import EpisodeMetrics
 from fhir_gym.files import lock_folder, require_writable, write_files
 from fhir_gym.printable import one_line
@@ -60,7 +60,7 @@ def evaluate(
     Raises:
         UnknownNameError: The suite or the agent does not exist.
         RecordError: The folder holds other data or episodes of another evaluation, or cannot be written.
-        FhirGymError: An argument is invalid, or a world does not support a task.
+        ArgumentError: An argument is invalid, or a world does not support a task.
         EndpointError: A model's endpoint is misconfigured.
 
     Examples:
@@ -72,7 +72,7 @@ def evaluate(
     """
     chosen_suite = get_suite(suite) if isinstance(suite, str) else suite
     if not isinstance(chosen_suite, Suite):
-        raise FhirGymError(f"suite must be a Suite or the name of one, not {suite!r}")
+        raise ArgumentError(f"suite must be a Suite or the name of one, not {suite!r}")
     require_path("out", out)
     require_whole("repeats", repeats, 1)
     require_whole("seed", seed)
@@ -109,7 +109,7 @@ def _require_date(date: str | None) -> None:
         try:
             calendar_date.fromisoformat(date)
         except (TypeError, ValueError):
-            raise FhirGymError(f"date must be a date such as 2026-11-23, not {date!r}") from None
+            raise ArgumentError(f"date must be a date such as 2026-11-23, not {date!r}") from None
 
 
 class _Evaluation:

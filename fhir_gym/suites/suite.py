@@ -13,7 +13,7 @@ from typing import NamedTuple, Unpack
 from fhir_gym import worlds
 from fhir_gym.arguments import require_name
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, PluginError
+from fhir_gym.errors import ArgumentError, FhirGymError, PluginError
 from fhir_gym.fhir import World
 from fhir_gym.plugins import SUITES as GROUP
 from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
@@ -54,7 +54,7 @@ class Suite:
         funcs_file: The function list that belongs to the task file.
 
     Raises:
-        FhirGymError: There are no episodes, or a variation occurs twice.
+        ArgumentError: There are no episodes, or a variation occurs twice.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Suite:
     def __post_init__(self) -> None:
         """Refuse an empty suite and repeated variations."""
         if not self.episodes:
-            raise FhirGymError(f"suite {self.name} has no episodes")
+            raise ArgumentError(f"suite {self.name} has no episodes")
         seen: set[tuple[str, str, int]] = set()
         for episode in self.episodes:
             if episode[:3] in seen:
-                raise FhirGymError(f"suite {self.name} has variation {episode.variation} of task {episode.task} twice")
+                raise ArgumentError(f"suite {self.name} has variation {episode.variation} of task {episode.task} twice")
             seen.add(episode[:3])
 
     @property
@@ -96,11 +96,11 @@ class Suite:
             settings: Fields of the settings to replace.
 
         Raises:
-            FhirGymError: The suite has no episodes of the pack.
+            ArgumentError: The suite has no episodes of the pack.
         """
         own = [episode for episode in self.episodes if episode.env_id == env_id]
         if not own:
-            raise FhirGymError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
+            raise ArgumentError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
         specs = tuple(
             EpisodeSpec(episode.task, episode.variation, repeat) for episode in own for repeat in range(repeats)
         )
@@ -197,6 +197,7 @@ def _hash(suite: Suite, by_env: Mapping[str, World], tasks: Mapping[tuple[str, s
 
 _APPOINTMENT, _GENETIC = "FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"
 _MEDAGENTBENCH, _REASONING = "FHIRAgent/MedAgentBench-v0", "FHIRAgent/ActionReasoning-v0"
+_SHIFT = "FHIRAgent/Shift-v0"
 
 # A suite lists its tasks, so that a new task of a pack does not change an existing suite.
 _TASKS: Mapping[str, str] = {
@@ -205,12 +206,18 @@ _TASKS: Mapping[str, str] = {
     _GENETIC: "20 21a 21b 21c 22",
     _MEDAGENTBENCH: "01 02 03 04 05 06 07 08 09 10",
     _REASONING: "01 02 03 04 05 06",
+    _SHIFT: "Q1-1 Q2-1 Q3-1 Q4-1 P1-1 P2-1 P3-1 P4-1 S1-1 S2-1 S3-1 S4-1 I1-1 I2-1 I3-1 I4-1 "
+    "Q1-2 Q2-2 Q3-2 Q4-2 P1-2 P2-2 P3-2 P4-2 S1-2 S2-2 S3-2 S4-2 I1-2 I2-2 I3-2 I4-2",
 }
+_SHORT_TASKS = (_APPOINTMENT, _GENETIC, _MEDAGENTBENCH, _REASONING)
+"""The packs of the first versions."""
+_SHIFT_LEVEL_1 = " ".join(_TASKS[_SHIFT].split()[:16])
+_SHIFT_LIVE = "day-3 day-4"
 _QUICK_APPOINTMENT = (
     "01 02a 03 04a 05 06a 06b 07 08a 08b 09a 09b 10a 10b 11a 11b 12a 12b 13a 13b 14a 14b 15a 15b 16a 16b 17a 17b"
 )
 """One or two tasks of each number."""
-_PHRASINGS: Mapping[str, int] = {_APPOINTMENT: 3, _GENETIC: 3, _MEDAGENTBENCH: 3, _REASONING: 4}
+_PHRASINGS: Mapping[str, int] = {_APPOINTMENT: 3, _GENETIC: 3, _MEDAGENTBENCH: 3, _REASONING: 4, _SHIFT: 3}
 """The number of phrasings that all tasks of a pack have."""
 _TEST = SPLITS["test"].start
 
@@ -218,13 +225,10 @@ OFFICIAL = "medagentbench-official-v1"
 _OFFICIAL_KEYS = tuple(f"task{kind}_{number}" for kind in range(1, 11) for number in range(1, 31))
 
 
-def _quick() -> Suite:
-    counts = {_APPOINTMENT: 1, _GENETIC: 2, _MEDAGENTBENCH: 1, _REASONING: 2}
-    return _suite("quick-v1", "a first impression of all packs", counts, {**_TASKS, _APPOINTMENT: _QUICK_APPOINTMENT})
-
-
-def _core() -> Suite:
-    return _suite("core-v1", "every task of all packs equally often", dict.fromkeys(_TASKS, 7))
+def _quick(name: str, about: str, packs: Iterable[str]) -> Suite:
+    counts = {_APPOINTMENT: 1, _GENETIC: 2, _MEDAGENTBENCH: 1, _REASONING: 2, _SHIFT: 1}
+    tasks = {**_TASKS, _APPOINTMENT: _QUICK_APPOINTMENT, _SHIFT: _SHIFT_LEVEL_1}
+    return _suite(name, about, {env_id: counts[env_id] for env_id in packs}, tasks)
 
 
 def _suite(name: str, about: str, counts: Mapping[str, int], tasks: Mapping[str, str] = _TASKS) -> Suite:
@@ -237,12 +241,17 @@ def _suite(name: str, about: str, counts: Mapping[str, int], tasks: Mapping[str,
 
 
 _SHIPPED: Mapping[str, Callable[[], Suite]] = {
-    "quick-v1": _quick,
-    "core-v1": _core,
+    "quick-v2": lambda: _quick("quick-v2", "a first impression of all packs", _TASKS),
+    "quick-v1": lambda: _quick("quick-v1", "a first impression of four packs, without Shift", _SHORT_TASKS),
+    "core-v2": lambda: _suite("core-v2", "all tasks but Shift's live ones, equally often", dict.fromkeys(_TASKS, 7)),
+    "core-v1": lambda: _suite("core-v1", "all tasks of four packs, without Shift", dict.fromkeys(_SHORT_TASKS, 7)),
     "appointment-v1": lambda: _suite("appointment-v1", "the appointment tasks", {_APPOINTMENT: 10}),
     "genetic-testing-v1": lambda: _suite("genetic-testing-v1", "the genetic testing tasks", {_GENETIC: 40}),
     "medagentbench-v1": lambda: _suite("medagentbench-v1", "our tasks after MedAgentBench", {_MEDAGENTBENCH: 30}),
     "action-reasoning-v1": lambda: _suite("action-reasoning-v1", "the lab-reasoning tasks", {_REASONING: 50}),
+    "shift-v1": lambda: _suite(
+        "shift-v1", "the tasks of Shift", {_SHIFT: 5}, {_SHIFT: f"{_TASKS[_SHIFT]} {_SHIFT_LIVE}"}
+    ),
 }
 
 
@@ -272,7 +281,7 @@ def get_suite(
         UnknownNameError: There is no such suite.
         TaskError: The task file or the function list is unusable.
         PluginError: The suite of an installed distribution is broken.
-        FhirGymError: A file or the world is missing or superfluous.
+        ArgumentError: A file or the world is missing or superfluous.
 
     Examples:
         >>> len(get_suite("quick-v1").episodes)
@@ -284,7 +293,7 @@ def get_suite(
         return _official(task_file, funcs_file, world)
     superfluous = [option for option, value in arguments.items() if value is not None]
     if superfluous:
-        raise FhirGymError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
+        raise ArgumentError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
     if name in _SHIPPED:
         return _SHIPPED[name]()
     point = entry_points_of(GROUP)[name]
@@ -309,7 +318,7 @@ def _official(task_file: str | Path | None, funcs_file: str | Path | None, world
     """Return the suite of MedAgentBench's own 300 tasks."""
     if task_file is None or world is None:
         missing = "task file (test_data_v2.json)" if task_file is None else "patients as a world"
-        raise FhirGymError(f"suite {OFFICIAL} needs the benchmark's own {missing}; see docs/medagentbench.md")
+        raise ArgumentError(f"suite {OFFICIAL} needs the benchmark's own {missing}; see docs/medagentbench.md")
     keys = tuple(task_set(_MEDAGENTBENCH, task_file, funcs_file))
     _require_official(keys, task_file)
     return Suite(

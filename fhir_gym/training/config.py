@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, TrainingError
+from fhir_gym.errors import ArgumentError, FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
 from fhir_gym.tasks import RewardRule, TrainOrTest, find_task, get_pack, task_set
 
@@ -68,7 +68,7 @@ class TrainingConfig(BaseModel):
             self.numbers("train")
             self.numbers("test")
             if not self.train_tasks():
-                raise FhirGymError("all tasks are held out; no task remains for training")
+                raise ArgumentError("all tasks are held out; no task remains for training")
         except FhirGymError as error:
             raise ValueError(str(error)) from error
         return self
@@ -87,13 +87,13 @@ class TrainingConfig(BaseModel):
         """Return the variation numbers of a split.
 
         Raises:
-            TrainingError: A number does not belong to the split.
+            ArgumentError: A number does not belong to the split.
         """
         config = EpisodeConfig(self.env_ids[0], split=split)
         try:
             return config.require_variations(parse_numbers(getattr(self, split)))
         except FhirGymError as error:
-            raise TrainingError(f"{split}: {error}") from error
+            raise ArgumentError(f"{split}: {error}") from error
 
     def train_tasks(self) -> list[TaskName]:
         """Return the tasks to train on, by pack and in the order of the config or of the pack."""
@@ -117,7 +117,7 @@ class TrainingConfig(BaseModel):
         for key in keys:
             having = [env_id for env_id in self.env_ids if key in tasks_by_env[env_id]]
             if not having and len(tasks_by_env) > 1:
-                raise TrainingError(f"{field}: no task {key!r} in {', '.join(tasks_by_env)}")
+                raise ArgumentError(f"{field}: no task {key!r} in {', '.join(tasks_by_env)}")
             for env_id in having or self.env_ids:
                 names[TaskName(env_id, find_task(tasks_by_env[env_id], key).key)] = None
         return list(names)
@@ -132,7 +132,8 @@ def load_config(path: str | Path, kind: type[ConfigT], **changes: Any) -> Config
         changes: Fields that replace those of the file.
 
     Raises:
-        TrainingError: The file cannot be read, or a field is unknown or has a wrong value.
+        TrainingError: The file cannot be read.
+        ArgumentError: A field is unknown or has a wrong value.
     """
     try:
         text = Path(path).read_text("utf-8-sig")  # some editors write a byte order mark
@@ -143,7 +144,7 @@ def load_config(path: str | Path, kind: type[ConfigT], **changes: Any) -> Config
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise TrainingError(f"{path} is not valid TOML: {error}") from error
+        raise ArgumentError(f"{path} is not valid TOML: {error}") from error
     return make_config(kind, fields | changes, str(path))
 
 
@@ -152,7 +153,7 @@ def make_config(kind: type[ConfigT], fields: Mapping[str, Any], source: str = "c
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise TrainingError(f"{source}: {_explain(error, kind)}") from error
+        raise ArgumentError(f"{source}: {_explain(error, kind)}") from error
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> str:

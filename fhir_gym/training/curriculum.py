@@ -10,7 +10,7 @@ import numpy as np
 
 from fhir_gym.arguments import require_name
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import TrainingError
+from fhir_gym.errors import ArgumentError, TrainingError
 from fhir_gym.tasks import find_task, require_phrasing, task_set
 from fhir_gym.training.config import TaskName
 from fhir_gym.types import Phrasing
@@ -64,7 +64,7 @@ class Curriculum:
     Raises:
         UnknownNameError: The rule or a task does not exist.
         TaskError: A task does not have one of the phrasings.
-        TrainingError: A variation is a test variation, nothing remains to draw from, or a number is out of range.
+        ArgumentError: A variation is a test variation, nothing remains to draw from, or a number is out of range.
 
     Examples:
         >>> names = [TaskName("FHIRAgent/Appointment-v0", key) for key in ("01", "02a", "03")]
@@ -167,20 +167,20 @@ class Curriculum:
 
     def _require_valid(self) -> None:
         if not self.tasks:
-            raise TrainingError("a curriculum needs at least one task that is not held out")
+            raise ArgumentError("a curriculum needs at least one task that is not held out")
         if not self.variations:
-            raise TrainingError("a curriculum needs at least one variation")
+            raise ArgumentError("a curriculum needs at least one variation")
         EpisodeConfig(self.tasks[0].env_id, split="train").require_variations(self.variations)
         for name in self.tasks:
             find_task(task_set(name.env_id), name.task)
         for name, numbers in self.phrasings.items():
             if not numbers:
-                raise TrainingError(f"task {name.task} of {name.env_id} has an empty list of phrasings")
+                raise ArgumentError(f"task {name.task} of {name.env_id} has an empty list of phrasings")
             for number in numbers:
                 require_phrasing(task_set(name.env_id), [name.task], number)
         for setting, value in (("floor", self._floor), ("decay", self._decay)):
             if not 0.0 < value <= 1.0:
-                raise TrainingError(f"{setting} must be above 0 and at most 1, not {value}")
+                raise ArgumentError(f"{setting} must be above 0 and at most 1, not {value}")
 
 
 def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskName, tuple[int, ...]]:
@@ -188,7 +188,7 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
 
     Raises:
         TaskError: A task does not have the phrasing.
-        TrainingError: A task has no other phrasing.
+        ArgumentError: A task has no other phrasing.
     """
     phrasings: dict[TaskName, tuple[int, ...]] = {}
     for name in tasks:
@@ -196,5 +196,5 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
         require_phrasing(all_tasks, [name.task], held_out)
         phrasings[name] = tuple(n for n in range(len(find_task(all_tasks, name.task).prompts)) if n != held_out)
         if not phrasings[name]:
-            raise TrainingError(f"task {name.task} of {name.env_id} has only one phrasing, so it cannot be held out")
+            raise ArgumentError(f"task {name.task} of {name.env_id} has only one phrasing, so it cannot be held out")
     return phrasings

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
 from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, wilson, without_variance
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation
@@ -18,6 +18,8 @@ from fhir_gym.training.run_folder import RunRecord, read_run
 
 Curve = Sequence[tuple[int, Evaluation]]
 """Evaluations with their steps."""
+_SHARES = (-3, 103)
+"""Range of axes in per cent; marks at 0 and at 100 are whole."""
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b")
 
 
@@ -36,20 +38,20 @@ def draw_curves(
     """
     columns = 1 if len(curves) > 1 else 3
     lines = math.ceil((len(curves) + len(references)) / columns)
-    figure, axes = _figure(6.4, 3.6 + 0.16 * lines)
+    figure, axes = _figure(6.4, 3.8 + 0.16 * lines)
     for number, (name, (pooled, seeds)) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         if len(seeds) > 1:
             for curve in seeds:
                 axes.plot(*_points(curve), color=colour, linewidth=0.6, alpha=0.6)
         steps, shares = _points(pooled)
-        axes.plot(steps, shares, color=colour, marker="o", markersize=3, label=name)
-        intervals = [evaluation.interval for _, evaluation in pooled]
-        low, high = [100 * interval for interval, _ in intervals], [100 * interval for _, interval in intervals]
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        whiskers = _whiskers((evaluation.successes, evaluation.episodes) for _, evaluation in pooled)
+        axes.errorbar(steps, shares, whiskers, color=colour, marker="o", markersize=3, capsize=2, label=name)
     for number, (name, share) in enumerate(references.items()):
         axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=name)
-    axes.set(xlabel="training steps", ylabel="success on test variations (%)", ylim=(0, 100))
+    last = max((step for pooled, _ in curves.values() for step, _ in pooled), default=0) or 1
+    axes.set(xlabel="training steps", ylabel="success (%)", title="Success on the test variations (95 % intervals)")
+    axes.set(xlim=(-0.03 * last, 1.03 * last), ylim=_SHARES)
     axes.grid(alpha=0.3)
     if curves or references:
         figure.legend(loc="outside lower center", ncols=columns, fontsize=7)
@@ -60,17 +62,30 @@ def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     """Draw the success rate of each task as bars, one colour per name; see `draw_curves`."""
     tasks = sorted({(task.env_id, task.task) for evaluation in evaluations.values() for task in evaluation.tasks})
     width = 0.8 / max(1, len(evaluations))
-    figure, axes = _figure(max(4.0, min(12.0, 1.5 + 0.25 * len(tasks) * max(1, len(evaluations)))), 3.2)
+    figure, axes = _figure(max(4.0, min(12.0, 1.5 + 0.25 * len(tasks) * max(1, len(evaluations)))), 3.4)
     for number, (name, evaluation) in enumerate(evaluations.items()):
-        share = {(task.env_id, task.task): task.success for task in evaluation.tasks}
-        places = [at + width * (number - (len(evaluations) - 1) / 2) for at in range(len(tasks))]
-        heights = [100 * share.get(task, 0.0) for task in tasks]
-        axes.bar(places, heights, width, color=_COLOURS[number % len(_COLOURS)], label=name)
-    axes.set(ylabel="success (%)", ylim=(0, 100))
+        place = {(task.env_id, task.task): task for task in evaluation.tasks}
+        shown = [(at, place[task]) for at, task in enumerate(tasks) if task in place]
+        places = [at + width * (number - (len(evaluations) - 1) / 2) for at, _ in shown]
+        heights = [100 * task.success for _, task in shown]
+        whiskers = _whiskers([(task.successes, task.episodes) for _, task in shown])
+        colour = _COLOURS[number % len(_COLOURS)]
+        axes.bar(places, heights, width, color=colour, alpha=0.7, label=name)
+        axes.errorbar(places, heights, whiskers, fmt="none", ecolor="black", capsize=1)
+    axes.set(xlabel="task", ylabel="success (%)", title="Last evaluation by task (95 % intervals)", ylim=_SHARES)
     axes.set_xticks(range(len(tasks)), [task for _, task in tasks], rotation=90, fontsize=7)
-    if len(evaluations) > 1:
+    if evaluations:
         figure.legend(loc="outside lower center", fontsize=7)
     _save(figure, path)
+
+
+def _whiskers(counts: Iterable[tuple[int, int]]) -> list[list[float]]:
+    """Return how far the 95 % interval reaches below and above each share, from its successes and episodes."""
+    reaches = []
+    for successes, episodes in counts:
+        share, (low, high) = successes / max(1, episodes), wilson(successes, episodes)
+        reaches.append((100 * max(0.0, share - low), 100 * max(0.0, high - share)))
+    return [[below for below, _ in reaches], [above for _, above in reaches]]
 
 
 def _points(curve: Curve) -> tuple[list[int], list[float]]:
@@ -83,7 +98,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
-        raise MissingExtraError("plots need matplotlib: pip install 'fhir-gym[train]'") from error
+        raise MissingExtraError(f"plots need matplotlib: {pip_install('train')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         figure = figures.Figure(figsize=(width, height), dpi=100, layout="constrained")
         return figure, figure.add_subplot()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
 from fhir_gym.tasks import DEFAULT_SPLIT, RewardRule
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.menu import MenuEnv
@@ -54,7 +54,7 @@ def menu_ppo(
         spec_class = import_module("ray.rllib.core.rl_module.rl_module").RLModuleSpec
         module = import_module("fhir_gym.training.menu.rllib_module").MenuModule
     except ImportError as error:
-        raise MissingExtraError("training with RLlib needs: pip install 'fhir-gym[rllib]'") from error
+        raise MissingExtraError(f"training with RLlib needs: {pip_install('rllib')}") from error
     # Runners in other processes do not know the environments of this process, so RLlib gets a function.
     import_module("ray.tune.registry").register_env(_ENV, _make_env)
     settings = {

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from fhir_gym.agents.transformer import Transformer, errors_in_one_line, find_weights, quiet
 from fhir_gym.episode_config import EpisodeSettings
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.observations import Observations
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
@@ -25,7 +25,7 @@ from fhir_gym.types import Phrasing
 if TYPE_CHECKING:
     from fhir_gym.training.token_tree import TokenTree
 
-_INSTALL = "pip install 'fhir-gym[local,train]'"
+_INSTALL = pip_install("local,train")
 
 
 class ModelConfig(TrainingConfig):

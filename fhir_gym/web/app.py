@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, UnknownNameError
 from fhir_gym.http_server import bind, make_http_server
 from fhir_gym.printable import visible
 from fhir_gym.web.context import ASSETS, PageTemplates, ViewerContext
@@ -168,10 +168,10 @@ def serve_viewer(
         ready: Function that is called with the viewer's URL as soon as browsers can connect.
 
     Raises:
-        FhirGymError: The address is not a loopback address or cannot be bound, or a file does not exist.
+        ArgumentError: The address is not a loopback address or cannot be bound, or a file does not exist.
     """
     if not is_loopback(host):
-        raise FhirGymError(
+        raise ArgumentError(
             f"{host} is not a loopback address: the viewer has no login; use 127.0.0.1 and an SSH tunnel"
         )
     with bind(host, port) as listener:

@@ -36,9 +36,7 @@ class PageTemplates:
     """
 
     def __init__(self) -> None:
-        self.environment, self.markup = html_templates(
-            _FOLDER / "templates", needed_by="the viewer", install="fhir-gym[web]"
-        )
+        self.environment, self.markup = html_templates(_FOLDER / "templates", needed_by="the viewer", extra="web")
         self.environment.filters["number"] = _number
         self.environment.filters["seconds"] = _seconds
         self.environment.filters["pack"] = pack_name

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from types import MappingProxyType
 
-from fhir_gym.errors import PluginError, WorldError
+from fhir_gym.errors import ArgumentError, PluginError
 from fhir_gym.fhir.store.schema import FORMAT
 from fhir_gym.plugins import WORLDS, call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
 from fhir_gym.types import Resource
@@ -110,11 +110,11 @@ def imported_path(name: str) -> Path:
     """Return the path of an imported world in the cache.
 
     Raises:
-        WorldError: The name is invalid, or a generated world has the same name.
+        ArgumentError: The name is invalid, or a generated world has the same name.
     """
     check_name(name)
     if name in RECIPES:
-        raise WorldError(f"{name!r} is the name of a generated world; choose another name")
+        raise ArgumentError(f"{name!r} is the name of a generated world; choose another name")
     return cache_dir() / "imported" / f"{name}.sqlite"
 
 
@@ -122,10 +122,10 @@ def check_name(name: str) -> None:
     """Check the name of an imported world.
 
     Raises:
-        WorldError: The name is invalid.
+        ArgumentError: The name is invalid.
     """
     if not _NAME.fullmatch(name):
-        raise WorldError(
+        raise ArgumentError(
             f"invalid world name {name!r}: use at most 100 letters, digits, '.', '_' and '-', "
             "and start with a letter or digit"
         )

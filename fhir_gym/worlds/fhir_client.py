@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import httpx
 
-from fhir_gym.errors import WorldError
+from fhir_gym.errors import ArgumentError, WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.messages import JSON
@@ -49,7 +49,7 @@ class JsonClient:
         requests: Number of requests so far, including repeated ones.
 
     Raises:
-        WorldError: The base URL or the CA file is invalid.
+        ArgumentError: The base URL or the CA file is invalid.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class JsonClient:
             self._credentials = (credentials or Credentials()).at(address)
             self._client = self._credentials.client(headers=sent, timeout=timeout)
         except ValueError as error:
-            raise WorldError(str(error)) from error
+            raise ArgumentError(str(error)) from error
         self.base, self.name = address.base, address.name
         self.pause = pause
         self.requests = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -33,7 +34,7 @@ def load(name_or_path: str | Path, *, progress: Progress | None = None) -> World
 
     Args:
         name_or_path: A name (see `available`), or the path of a world file.
-        progress: Called during a build.
+        progress: Called during a build; None to print one line to standard error.
 
     Raises:
         UnknownNameError: No world or file has that name.
@@ -184,6 +185,8 @@ def load_recipe(recipe: Recipe, *, progress: Progress | None = None) -> World:
         if path.exists():
             warnings.warn(f"the cached world {path} is damaged and is rebuilt", UserWarning, stacklevel=3)
         remove_leftovers(path)
+        if progress is None:  # `gymnasium.make` would be silent for seconds
+            print(f"fhir_gym: building the world {recipe.name} (once)", file=sys.stderr)
         _generate(recipe, path, 0, progress)
     return World.open(path)
 

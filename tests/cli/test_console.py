@@ -56,6 +56,15 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
+def test_progress_writes_lines_into_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with _console.progress("Training", lines=True) as update:
+        for done in range(1_000):
+            update(done, 1_000, f"success {done}%" if done < 995 else "evaluation")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 101
+    assert lines[1] == "Training: 10 of 1,000, success 10%" and lines[-1] == "Training: 995 of 1,000, evaluation"
+
+
 def test_progress_on_a_terminal_shows_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(_console, "err", Console(file=screen, force_terminal=True, width=80, color_system=None))

@@ -71,4 +71,3 @@ def test_mistakes_give_one_line(cli: Any, argv: tuple[str, ...], code: int, mess
 def test_experiments_are_listed_with_their_sizes(cli: Any) -> None:
     listed = cli("experiment", "list").out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [f"experiment-{number}" for number in (1, 2, 3, 4)]
-    assert listed == cli("tasks", "experiments").out

@@ -90,7 +90,7 @@ def test_several_servers(cli: Cli, hospital: World, tmp_path: Path, monkeypatch:
     assert f"{bad} is used no more in this run: {bad} is down" in done.err
     assert f"retired during the run: {bad}" in done.out
     assert [rollout.repeat for rollout in read_rollouts(out)] == [0, 1, 2]
-    assert refused.code == 1 and "repeat --fhir-server" in refused.err
+    assert refused.code == 2 and "repeat --fhir-server" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_wrong_options_are_not_quoted(cli: Cli, options: tuple[str, str], compla
 
 def test_credentials_without_a_server_are_refused(cli: Cli, tmp_path: Path) -> None:
     refused = cli(*RUN, "--fhir-header", "X-Key: a", "--out", tmp_path / "r.jsonl")
-    assert refused.code == 1 and "need a fhir_server" in refused.err
+    assert refused.code == 2 and "need a fhir_server" in refused.err

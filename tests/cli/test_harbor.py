@@ -1,4 +1,4 @@
-"""`fhir-gym harbor serve` and `fhir-gym harbor verdict`, as processes."""
+"""`fhir-gym research harbor serve` and `fhir-gym research harbor verdict`, as processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-COMMAND = [sys.executable, "-m", "fhir_gym", "harbor"]
+COMMAND = [sys.executable, "-m", "fhir_gym", "research", "harbor"]
 EPISODE = ["FHIRAgent/Appointment-v0", "--task", "02a", "--variation", "1000"]
 
 

@@ -58,4 +58,4 @@ def test_a_file_of_something_else_is_refused(cli: Cli, tmp_path: Path) -> None:
 def test_the_missing_extra_is_named(cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp_types", None)
     outcome = cli("mcp", *command)
-    assert (outcome.code, outcome.err) == (1, "error: MCP needs: pip install 'fhir-gym[mcp]'\n")
+    assert (outcome.code, outcome.err) == (1, "error: MCP needs: pip install '.[mcp]' in the clone of fhir_gym\n")

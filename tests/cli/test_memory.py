@@ -68,16 +68,16 @@ def test_show_names_what_is_wrong(cli: Cli, path: Path) -> None:
 
 
 def test_train_needs_a_model(cli: Cli, tmp_path: Path) -> None:
-    done = cli("memory", "train", "--out", tmp_path / "m.jsonl")
+    done = cli("train", "memory", "--out", tmp_path / "m.jsonl")
     assert done.code == 2 and "give --model, or --config" in done.err
     config = tmp_path / "memory.toml"
     config.write_text('tokenz = 3\n[agent]\nmodel = "m"')
-    done = cli("memory", "train", "--config", config, "--out", tmp_path / "m.jsonl")
-    assert done.code == 1 and "memory.toml: unknown field 'tokenz'. Fields: agent, evaluator" in done.err
+    done = cli("train", "memory", "--config", config, "--out", tmp_path / "m.jsonl")
+    assert done.code == 2 and "memory.toml: unknown field 'tokenz'. Fields: agent, evaluator" in done.err
     config.write_text('variations = "1000"\n[agent]\nmodel = "m"')
-    done = cli("memory", "train", "--config", config, "--out", tmp_path / "m.jsonl")
-    assert done.code == 1 and "test variations are never trained on" in done.err
-    done = cli("memory", "train", "--config", config, "--model", "m", "--out", tmp_path / "m.jsonl")
+    done = cli("train", "memory", "--config", config, "--out", tmp_path / "m.jsonl")
+    assert done.code == 2 and "test variations are never trained on" in done.err
+    done = cli("train", "memory", "--config", config, "--model", "m", "--out", tmp_path / "m.jsonl")
     assert done.code == 2 and "leave out --model" in done.err
 
 
@@ -89,17 +89,17 @@ def test_train_writes_a_memory(cli: Cli, server: ChatServer, tmp_path: Path) -> 
         'env_ids = ["FHIRAgent/Appointment-v0"]\nguard = "1000"\n'
         f'[agent]\nmodel = "scripted"\nbase_url = "{server.base_url}"\n'
     )
-    done = cli("memory", "train", "--config", config, "--tasks", "03,04b", "--variations", "0", "--out", out)
+    done = cli("train", "memory", "--config", config, "--tasks", "03,04b", "--variations", "0", "--out", out)
     assert done.code == 0, done.err
     assert "4 reflections from 3 runs, 1 of them successful" in done.err
     assert Memory.load(out).reflections
-    done = cli("memory", "train", "--config", config, "--tasks", "03", "--out", out)
+    done = cli("train", "memory", "--config", config, "--tasks", "03", "--out", out)
     assert done.code == 1 and "with other settings" in done.err
 
 
 @pytest.mark.slow
 def test_a_spent_budget_is_one_line(cli: Cli, server: ChatServer, tmp_path: Path) -> None:
     options = ["--model", "scripted", "--base-url", server.base_url, "--tasks", "03", "--max-tokens", "500"]
-    done = cli("memory", "train", *options, "--out", tmp_path / "m.jsonl")
+    done = cli("train", "memory", *options, "--out", tmp_path / "m.jsonl")
     assert done.code == 1 and done.err.count("\n") == 1
     assert "nothing is lost: run it again with a larger budget" in done.err

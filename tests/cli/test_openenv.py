@@ -13,7 +13,10 @@ def test_the_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "openenv", None)
     monkeypatch.delitem(sys.modules, "fhir_gym.integrations.openenv", raising=False)
     outcome = cli("openenv", "serve", "FHIRAgent/Appointment-v0")
-    assert (outcome.code, outcome.err) == (1, "error: OpenEnv needs: pip install 'fhir-gym[openenv]'\n")
+    assert (outcome.code, outcome.err) == (
+        1,
+        "error: OpenEnv needs: pip install '.[openenv]' in the clone of fhir_gym\n",
+    )
 
 
 @pytest.mark.parametrize(("option", "value"), [("--port", 0), ("--max-sessions", 0), ("--session-timeout", 0)])

@@ -21,7 +21,7 @@ UNKNOWN = "numbered from 0 to 1999"
         (("tasks", "check", ENV_ID, "--tasks", "03", "--variations", "2000-2001"), UNKNOWN),
         (("tasks", "probe", ENV_ID, "--tasks", "03", "--train", "1001"), "variation 1000 is not in split 'train'"),
         (("publish", "harbor", ENV_ID, "--out", "x", "--split", "test", "--variations", "5"), "is not in split 'test'"),
-        (("harbor", "serve", ENV_ID, "--task", "03", "--variation", "2000"), UNKNOWN),
+        (("research", "harbor", "serve", ENV_ID, "--task", "03", "--variation", "2000"), UNKNOWN),
     ],
 )
 def test_the_refusal_is_one_line(
@@ -29,4 +29,4 @@ def test_the_refusal_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = cli(*command)
-    assert done.code == 1 and message in done.err.splitlines()[-1] and not done.out
+    assert done.code == 2 and message in done.err.splitlines()[-1] and not done.out

@@ -46,7 +46,10 @@ def test_mistakes_are_one_line(cli: Any) -> None:
     down = cli(*line, "--base-url", "http://127.0.0.1:9/v1")
     with ChatServer(lambda request: REPLY) as server:
         nothing = cli(*line, "--base-url", server.base_url, "--tasks", "99")
-    assert [output.code for output in (missing, no_url, down, nothing)] == [1, 1, 1, 1]
+    assert [output.code for output in (missing, no_url, down, nothing)] == [1, 2, 1, 2]
     assert "nowhere.jsonl: cannot be read" in missing.err and "base_url must be a URL" in no_url.err
-    assert "no server answers at http://127.0.0.1:9/v1" in down.err and "no verdict was reviewed" in nothing.err
+    assert (
+        "no server answers at http://127.0.0.1:9/v1" in down.err
+        and "unknown task of these rollouts '99'" in nothing.err
+    )
     assert all(output.err.count("\n") == 1 for output in (missing, no_url, down, nothing))

@@ -12,11 +12,11 @@ def test_a_wrong_config_is_one_line(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "sft.toml"
     path.write_text('model = "m"\nstep = 3')
     done = cli("train", "sft", "--config", path, "--out", tmp_path / "run")
-    assert done.code == 1 and done.err.count("\n") == 1
+    assert done.code == 2 and done.err.count("\n") == 1
     assert "sft.toml: unknown field 'step'; did you mean 'steps'? Fields: batch_size" in done.err
     path.write_text('train = "990-1010"\nmodel = "m"')
     done = cli("train", "expert", "--config", path, "--out", tmp_path / "run")
-    assert done.code == 1 and "test variations are never trained on" in done.err
+    assert done.code == 2 and "test variations are never trained on" in done.err
     assert not (tmp_path / "run").exists()
 
 
@@ -25,7 +25,19 @@ def test_a_missing_package_names_the_pip_command(cli: Cli, tmp_path: Path, monke
     path = tmp_path / "sft.toml"
     path.write_text('model = "m"')
     done = cli("train", "sft", "--config", path, "--out", tmp_path / "run")
-    assert done.code == 1 and "fine-tuning needs the package torch: pip install 'fhir-gym[local,train]'" in done.err
+    assert done.code == 1 and "fine-tuning needs the package torch: pip install '.[local,train]'" in done.err
+
+
+def test_an_interrupted_training_says_what_is_kept(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fhir_gym.training.sb3.train_sb3", interrupted)
+    path, out = tmp_path / "sb3.toml", tmp_path / "run"
+    path.write_text("steps = 1")
+    done = cli("train", "sb3", "--config", path, "--out", out)
+    assert done.code == 130
+    assert done.err == f"interrupted: {out} keeps the checkpoints; the same command continues from the last of them\n"
 
 
 def test_the_report_command_rewrites_the_report(cli: Cli, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import fhir_gym
 from fhir_gym.agents import make_agent
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.envs import FHIREnv
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError, WrongTypeError
+from fhir_gym.errors import ArgumentError, FhirGymError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.registration import SHIPPED
 
@@ -187,6 +187,13 @@ def test_unknown_arguments_suggest_the_nearest_name(arguments: dict[str, Any], n
             make(ENV_ID, **arguments)
 
 
+def test_an_environment_works_after_a_first_reset_with_a_wrong_option(env: Env) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'task'"):
+        env.reset(options={"tsk": "02a"})
+    env.reset(options={"task": "02a"})
+    assert [env.step("GET /Patient?_count=1")[2] for _ in range(2)] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -194,7 +201,7 @@ def test_unknown_arguments_suggest_the_nearest_name(arguments: dict[str, Any], n
         ({"task": "11"}, UnknownNameError, "did you mean '11a'"),
         ({"variation": "first"}, FhirGymError, "whole number"),
         ({"variation": True}, FhirGymError, "whole number"),
-        ({"variation": -1}, TaskError, "from 0"),
+        ({"variation": -1}, ArgumentError, "from 0"),
     ],
 )
 def test_wrong_options_are_refused(env: Env, options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -243,7 +250,7 @@ def test_a_phrasing_can_be_chosen(hospital: World) -> None:
     assert texts[0] == texts[2]
     assert texts[1] != texts[0]
     assert texts[3] in [made.reset(options=chosen | {"phrasing": n})[0] for n in range(3)]
-    with pytest.raises(TaskError, match="phrasings 0 to"):
+    with pytest.raises(ArgumentError, match="phrasings 0 to"):
         made.reset(options=chosen | {"phrasing": 99})
     with pytest.raises(FhirGymError, match="option phrasing must be a whole number"):
         made.reset(options=chosen | {"phrasing": "1"})

@@ -139,7 +139,7 @@ def test_without_the_extra_the_texts_are_written(report: Report, monkeypatch: py
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = cli("report", "study", "--out", "out")
     assert done.code == 1 and done.err.count("\n") == 1
-    assert "pip install 'fhir-gym[report]'; the report without figures is in out" in done.err
+    assert "pip install '.[report]' in the clone of fhir_gym; the report without figures is in out" in done.err
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "report.csv",
         "report.json",

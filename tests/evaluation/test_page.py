@@ -121,7 +121,7 @@ def test_a_page_without_data_says_so(tmp_path: Path) -> None:
 
 def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r"fhir-gym\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[report\]"):
         html(report(["one"], [""], variations=1, repeats=1))
 
 

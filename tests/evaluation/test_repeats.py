@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from fhir_gym.errors import FhirGymError
-from fhir_gym.evaluation import Attempts, pass_at_k, reliability, without_variance
+from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 
 
 def attempts(*counts: tuple[int, int]) -> list[Attempts]:
@@ -26,6 +26,13 @@ def test_variations_with_fewer_attempts_are_left_out() -> None:
     assert pass_at_k(given, 2) == 1.0 and reliability(given, 2) == 0.5
     assert pass_at_k(given, 3) is None and reliability([], 1) is None
     assert without_variance(given) == 0.5 and without_variance(attempts((1, 1))) is None
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, []), (2, [1, 2]), (3, [1, 2, 3]), (5, [1, 2, 3, 4, 5]), (9, [1, 2, 3, 4, 8, 9])]
+)
+def test_k_reaches_the_number_of_attempts(most: int, counts: list[int]) -> None:
+    assert repeat_counts(attempts((0, 1), (1, most))) == counts
 
 
 def test_k_must_be_positive() -> None:

@@ -69,6 +69,18 @@ def test_files_and_folders_can_be_mixed(tmp_path: Path) -> None:
     assert Report(runs).pooled().runs == runs
 
 
+def test_pooling_keeps_a_configuration_of_one_experiment_among_the_compared_runs(tmp_path: Path) -> None:
+    for experiment in ("one", "two"):
+        write_rollouts(tmp_path / experiment / "baseline.jsonl", study(0))
+        write_rollouts(tmp_path / experiment / "spec.jsonl", study(1))
+    write_rollouts(tmp_path / "one" / "memory.jsonl", study(2))
+    pooled = Report(read_runs([tmp_path / "one", tmp_path / "two"])).pooled()
+    assert {(pooled.runs[d.second].configuration, d.common) for d in pooled.differences} == {
+        ("spec", 16),
+        ("memory", 8),
+    }
+
+
 def test_known_configurations_come_first_and_in_their_order(tmp_path: Path) -> None:
     for name in ("alpha", "text", "memory-spec", "memory", "spec", "baseline", "beta"):
         write_rollouts(tmp_path / f"{name}.jsonl", [rollout()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import ExperimentError
+from fhir_gym.errors import ArgumentError
 from fhir_gym.experiments import ExperimentConfig
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import read_rollouts
@@ -19,7 +19,7 @@ def study_model(world: World, **choice: Any) -> StudyModel:
     for name in EXPERIMENTS:
         try:
             config = ExperimentConfig(name, "scripted", ("baseline",), **choice)
-        except ExperimentError:  # none of the tasks is held out
+        except ArgumentError:  # none of the tasks is held out
             continue
         for part in (config.definition.train, config.definition.test):
             known |= dict.fromkeys(config.episodes(part))

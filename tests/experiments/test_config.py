@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.errors import ExperimentError, FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, UnknownNameError
 from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig
 
 AGENTEVAL = ("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0")
@@ -73,7 +73,7 @@ def test_invalid_settings(choice: dict[str, Any], message: str) -> None:
 
 def test_an_experiment_with_a_memory_needs_training_episodes() -> None:
     assert config("experiment-4", tasks=("11a",)).memories == ()
-    with pytest.raises(ExperimentError, match="no training episodes with the tasks 11a"):
+    with pytest.raises(ArgumentError, match="no training episodes with the tasks 11a"):
         config("experiment-4", "memory", tasks=("11a",))
     with pytest.raises(UnknownNameError):
         config("experiment-4", "memory", tasks=("",))

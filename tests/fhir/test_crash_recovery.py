@@ -132,7 +132,7 @@ def test_a_write_whose_effect_the_server_does_not_tell_is_an_error(server: str, 
         send(session, "POST", "/Patient", patient(None, "Lost"))
     transport.active = False
     crash(session)
-    with pytest.raises(InfraError, match=r"POST /Patient has an unknown outcome.*worlds restore small .*--from-world"):
+    with pytest.raises(InfraError, match=r"POST /Patient has an unknown outcome.*servers restore small .*--from-world"):
         RemoteSession(server, world)
     with closing(RemoteSession(server, world, undo=())) as forgetful:
         (lost,) = forgetful.search("Patient", family="Lost")
@@ -164,7 +164,7 @@ def test_the_changes_of_an_episode_with_another_world_are_not_forgotten(
     first = RemoteSession(server, world)
     send(first, "DELETE", "/Observation/o1")
     crash(first)
-    with pytest.raises(InfraError, match=r"interrupted episode with the world 'small': run `fhir-gym worlds restore"):
+    with pytest.raises(InfraError, match=r"interrupted episode with the world 'small': run `fhir-gym servers restore"):
         RemoteSession(server, tiny_world)
     RemoteSession(server, world).close()
     assert state(server) == before

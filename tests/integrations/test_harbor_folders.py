@@ -62,7 +62,7 @@ def test_the_server_starts_with_the_exported_episode(rollout: Rollout) -> None:
         if line.startswith(start)
     )
     assert image == 'registry.example/fhir-gym:1"'
-    assert command[:3] == ["harbor", "serve", ENV_ID]
+    assert command[:4] == ["research", "harbor", "serve", ENV_ID]
     expected = [
         "--task=02a",
         "--variation=1000",
@@ -79,7 +79,7 @@ def test_the_description_of_the_task(rollout: Rollout) -> None:
     assert (described["metadata"]["task"], described["metadata"]["variation"]) == ("02a", 1_000)
     assert described["metadata"]["phrasing"] == rollout.task.phrasing
     assert described["verifier"]["environment_mode"] == "separate"
-    assert described["verifier"]["collect"] == [{"service": "fhir", "command": "fhir-gym harbor verdict"}]
+    assert described["verifier"]["collect"] == [{"service": "fhir", "command": "fhir-gym research harbor verdict"}]
     assert described["artifacts"] == [{"source": "/tmp/fhir-gym-verdict", "service": "fhir"}]
 
 
@@ -143,7 +143,7 @@ def test_level_and_dials_choose_the_tasks(tmp_path: Path) -> None:
         (["--suite", "quick-v1", "--tasks", "01"], "a suite has its own episodes"),
         (["--suite", "quick-v1", "--grading", "evidence"], "a suite has its own episodes"),
         (["--suite", "genetic-testing-v1"], "suite genetic-testing-v1 has no episodes of FHIRAgent/Appointment-v0"),
-        (["--suite", "quick"], "unknown suite 'quick'; did you mean 'quick-v1'?"),
+        (["--suite", "quick"], "unknown suite 'quick'; did you mean 'quick-v2'?"),
         (["--tasks", "1"], "unknown task '1'"),
         (["--variations", "5", "--split", "test"], "variation 5 is not in split 'test'"),
     ],

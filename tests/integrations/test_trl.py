@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
+pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'")
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.agents.transformer import Prompt, Sample

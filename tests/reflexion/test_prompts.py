@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 import fhir_gym
-from fhir_gym.agents import ScriptedAgent
+from fhir_gym.actions import GRAMMAR, Invalid
+from fhir_gym.agents import EpisodeContext, Reply, ScriptedAgent
 from fhir_gym.reflexion.reviewing import evaluator_message, reflector_message
 from fhir_gym.rollouts import Rollout
+from fhir_gym.types import Json
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +30,39 @@ def test_the_evaluator_reads_the_whole_run(rollout: Rollout) -> None:
     assert "Action 1:\nGET /Patient?_count=1\n" in text
     assert rollout.verdict is not None and rollout.verdict.explanation in text
     assert "more characters)" in text  # a long observation is shortened
+
+
+class ToolCaller:
+    """Calls tools instead of writing actions."""
+
+    name = "caller"
+    settings: Mapping[str, Json] = {}
+
+    def reset(self, observation: str, context: EpisodeContext) -> None:
+        self._calls: Iterator[tuple[str, dict[str, Any]]] = iter(
+            (
+                ("searchResources", {"resourceType": "Patient", "params_json": {"_count": "1"}}),
+                ("searchResource", {}),
+                ("finish", {"answer": []}),
+            )
+        )
+
+    def act(self, observation: str) -> Reply:
+        name, arguments = next(self._calls)
+        action = GRAMMAR.from_tool_call(name, arguments)
+        text = f"{name}({json.dumps(arguments)})" if isinstance(action, Invalid) else None
+        return Reply(action, text, name)
+
+
+def test_tool_calls_are_shown_as_the_agent_made_them() -> None:
+    (rollout,) = fhir_gym.run("FHIRAgent/Appointment-v0", ToolCaller(), tasks="03", variations=0)
+    text = evaluator_message(rollout, 60_000)
+    assert (
+        'Action 1:\nsearchResources({"resourceType": "Patient", "params_json": {"_count": "1"}})\nResult 1:\nHTTP 200'
+        in text
+    )
+    assert "Action 2:\nsearchResource({})" in text
+    assert 'Action 3:\nfinish({"answer": []})' in text
 
 
 def test_the_middle_of_a_long_run_is_left_out(rollout: Rollout) -> None:

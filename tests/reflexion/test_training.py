@@ -10,7 +10,7 @@ import pytest
 
 from fhir_gym.agents import IdleAgent, Usage
 from fhir_gym.agents.memory import Memory
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError, TaskError, TrainingBudgetError, TrainingError
+from fhir_gym.errors import ArgumentError, EndpointError, FhirGymError, InfraError, TrainingBudgetError, TrainingError
 from fhir_gym.reflexion import MemoryTrainingConfig, train_memory, training_usage
 from fhir_gym.reflexion.reviewing import LESSONS_HEADING
 from fhir_gym.rollouts import Budget, BudgetTracker, Prices
@@ -160,7 +160,7 @@ def test_a_larger_budget_can_stop_the_training(server: ChatServer, config: Memor
 def test_test_variations_are_refused(config: MemoryTrainingConfig, out: Path, variations: str) -> None:
     with pytest.raises(ValueError, match="test variations are never trained on"):
         MemoryTrainingConfig.model_validate(config.model_dump() | {"variations": variations})
-    with pytest.raises(TaskError, match="test variations are never trained on"):
+    with pytest.raises(ArgumentError, match="test variations are never trained on"):
         train_memory(config, out, episodes=[(PACK, "03", 0, 0), (PACK, "03", 1000, 0)])
     assert not out.exists()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
+pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'")
 pytest.importorskip("openai")
 
 from fhir_gym.agents import ChatAgent, LocalAgent

@@ -128,4 +128,4 @@ def test_the_commands_list_and_show_suites(cli: Cli) -> None:
     listed = cli("suites", "list")
     assert listed.code == 0 and "core-v1" in listed.out and "medagentbench-official-v1" in listed.out
     unknown = cli("suites", "show", "core-v3")
-    assert unknown.code == 2 and "did you mean 'core-v1'" in unknown.err and unknown.err.count("\n") == 1
+    assert unknown.code == 2 and "did you mean 'core-v2'" in unknown.err and unknown.err.count("\n") == 1

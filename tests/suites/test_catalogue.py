@@ -38,21 +38,34 @@ def test_a_suite_has_test_variations_only_and_treats_tasks_alike(name: str) -> N
 def test_the_sizes_of_suites() -> None:
     sizes = {name: len(get_suite(name).episodes) for name in OWN}
     assert sizes == {
+        "quick-v2": 76,
         "quick-v1": 60,
+        "core-v2": 637,
         "core-v1": 413,
         "appointment-v1": 380,
         "genetic-testing-v1": 200,
         "medagentbench-v1": 300,
         "action-reasoning-v1": 300,
+        "shift-v1": 170,
     }
-    covered = set(SHIPPED) - {"FHIRAgent/Shift-v0"}
-    assert set(get_suite("quick-v1").env_ids) == set(get_suite("core-v1").env_ids) == covered
-    tasks = {episode[:2] for episode in get_suite("core-v1").episodes}
-    assert tasks == {(env_id, key) for env_id in covered for key in task_keys(env_id)}
-    assert {episode.env_id for suite in known_suites() for episode in suite.episodes} == covered
+    assert {episode.env_id for suite in known_suites() for episode in suite.episodes} == set(SHIPPED)
 
 
-@pytest.mark.parametrize("name", ["quick-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN[1:])])
+def test_the_second_versions_add_shift() -> None:
+    assert set(get_suite("quick-v2").env_ids) == set(get_suite("core-v2").env_ids) == set(SHIPPED)
+    for name in ("quick", "core"):
+        first, second = get_suite(f"{name}-v1").episodes, get_suite(f"{name}-v2").episodes
+        assert second[: len(first)] == first
+        assert {episode.env_id for episode in second[len(first) :]} == {"FHIRAgent/Shift-v0"}
+    tasks = {episode[:2] for episode in get_suite("core-v2").episodes}
+    every = {(env_id, key) for env_id in SHIPPED for key in task_keys(env_id)}
+    assert every - tasks == {("FHIRAgent/Shift-v0", "day-3"), ("FHIRAgent/Shift-v0", "day-4")}
+    assert {episode.task for episode in get_suite("shift-v1").episodes} == set(task_keys("FHIRAgent/Shift-v0"))
+
+
+@pytest.mark.parametrize(
+    "name", ["quick-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN if name != "quick-v1")]
+)
 def test_hashes_are_those_of_the_version(name: str) -> None:
     """A failure means that the content has changed; FHIR_GYM_GOLDEN=1 writes the hashes of unreleased versions."""
     with open_suite(get_suite(name)) as content:
@@ -65,7 +78,7 @@ def test_hashes_are_those_of_the_version(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    names: list[Any] = ["core", "core-v2", "", 7, ["core-v1"]]
+    names: list[Any] = ["core", "core-v9", "", 7, ["core-v1"]]
     for name in names:
         with pytest.raises(UnknownNameError, match="core-v1"):
             get_suite(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, TaskError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.suites import Suite, SuiteEpisode, open_suite
 from fhir_gym.tasks import get_task
@@ -87,7 +87,10 @@ def test_what_a_suite_cannot_have(tiny: Suite) -> None:
         pass
     with pytest.raises(UnknownNameError, match="environment"), open_suite(with_first(tiny, env_id="No/Pack-v0")):
         pass
-    with pytest.raises(TaskError, match=r"phrasings 0 to 2 and .*, not 9"), open_suite(with_first(tiny, phrasing=9)):
+    with (
+        pytest.raises(ArgumentError, match=r"phrasings 0 to 2 and .*, not 9"),
+        open_suite(with_first(tiny, phrasing=9)),
+    ):
         pass
     lab = with_first(tiny, env_id="FHIRAgent/ActionReasoning-v0")
     with pytest.raises(TaskError), open_suite(replace(lab, world="empty")):

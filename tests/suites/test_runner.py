@@ -204,8 +204,8 @@ def test_files_of_other_programs_are_refused_unchanged(tiny: Suite, tmp_path: Pa
 
 def test_wrong_arguments_are_refused_at_once(tiny: Suite, tmp_path: Path) -> None:
     wrong: Any = GoldAgent
-    with pytest.raises(UnknownNameError, match="did you mean 'core-v1'"):
-        evaluate("core-v2", "gold", tmp_path)
+    with pytest.raises(UnknownNameError, match="did you mean 'core-v2'"):
+        evaluate("core-v3", "gold", tmp_path)
     with pytest.raises(FhirGymError, match="suite must be a Suite"):
         evaluate(wrong, "gold", tmp_path)
     with pytest.raises(FhirGymError, match="date must be a date such as"):
@@ -250,7 +250,7 @@ def test_exit_codes_of_the_command(cli: Any, tmp_path: Path) -> None:
     unknown = cli("evaluate", "--suite", "tiny-v2", "--agent", "gold", "--out", tmp_path)
     assert unknown.code == 2 and "did you mean 'tiny-v1'" in unknown.err
     official = cli("evaluate", "--suite", "medagentbench-official-v1", "--agent", "gold", "--out", tmp_path)
-    assert official.code == 1 and "needs the benchmark's own task file" in official.err
+    assert official.code == 2 and "needs the benchmark's own task file" in official.err
 
 
 @pytest.mark.usefixtures("shipped")

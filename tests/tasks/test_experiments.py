@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, UnknownNameError
 from fhir_gym.tasks import (
     EXPERIMENTS,
     SPLITS,
@@ -109,5 +109,5 @@ def test_phrasings_change_the_prompt_and_nothing_else(key: str) -> None:
         (variation.params, variation.setup, variation.next_id) == (own.params, own.setup, own.next_id)
         for variation in each
     )
-    with pytest.raises(TaskError, match="phrasings 0 to"):
+    with pytest.raises(ArgumentError, match="phrasings 0 to"):
         task.variation(3, world, len(each))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, TaskError, UnknownNameError
 from fhir_gym.tasks import get_task, pack_ids, register, split_numbers, split_of, task_keys
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.types import Resource
@@ -79,7 +79,7 @@ def test_a_variation_depends_on_its_number_and_the_world_only(task: Task[Any]) -
     assert task.variation(3, world) == task.variation(3, fake_world())
     assert task.variation(3, world) != task.variation(4, world)
     assert task.variation(3, world) != task.variation(3, fake_world(content_hash="1" * 64))
-    with pytest.raises(TaskError, match="-1"):
+    with pytest.raises(ArgumentError, match="-1"):
         task.variation(-1, world)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fhir_gym.errors import TrainingError
+from fhir_gym.errors import ArgumentError, TrainingError
 from fhir_gym.training import TrainingConfig, load_config
 from fhir_gym.training.expert import ExpertConfig
 from fhir_gym.training.grpo import GrpoConfig
@@ -81,7 +81,7 @@ def test_tasks_of_several_packs_are_found() -> None:
     ],
 )
 def test_a_wrong_config_is_explained(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(TrainingError, match=message.replace("?", r"\?")) as raised:
+    with pytest.raises(ArgumentError, match=message.replace("?", r"\?")) as raised:
         load_config(write(tmp_path, text), TrainingConfig)
     assert "config.toml" in str(raised.value) and "\n" not in str(raised.value)
 
@@ -95,5 +95,5 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     class NeedsModel(TrainingConfig):
         model: str
 
-    with pytest.raises(TrainingError, match="the field 'model' is missing"):
+    with pytest.raises(ArgumentError, match="the field 'model' is missing"):
         load_config(write(tmp_path, "seed = 1"), NeedsModel)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.errors import FhirGymError, TaskError, TrainingError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, TrainingError, UnknownNameError
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice, other_phrasings
 
@@ -97,15 +97,15 @@ def test_a_state_of_other_tasks_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"variations": [5, 1000]}, TaskError, "variation 1000 is not in split 'train'"),
-        ({"variations": []}, TrainingError, "at least one variation"),
-        ({"held_out": NAMES}, TrainingError, "at least one task"),
-        ({"floor": 0}, TrainingError, "floor must be above 0"),
-        ({"decay": 1.5}, TrainingError, "decay must be above 0"),
+        ({"variations": [5, 1000]}, ArgumentError, "variation 1000 is not in split 'train'"),
+        ({"variations": []}, ArgumentError, "at least one variation"),
+        ({"held_out": NAMES}, ArgumentError, "at least one task"),
+        ({"floor": 0}, ArgumentError, "floor must be above 0"),
+        ({"decay": 1.5}, ArgumentError, "decay must be above 0"),
         ({"rule": "succes"}, UnknownNameError, "did you mean 'success'"),
         ({"tasks": [TaskName(ENV_ID, "99")]}, UnknownNameError, "unknown task"),
-        ({"phrasings": {NAMES[0]: [99]}}, TaskError, "not 99"),
-        ({"phrasings": {NAMES[0]: []}}, TrainingError, "empty list of phrasings"),
+        ({"phrasings": {NAMES[0]: [99]}}, ArgumentError, "not 99"),
+        ({"phrasings": {NAMES[0]: []}}, ArgumentError, "empty list of phrasings"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], error: type[FhirGymError], said: str) -> None:

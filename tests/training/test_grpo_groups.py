@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("peft", reason="peft is not installed: pip install 'fhir-gym[train]'")
+pytest.importorskip("peft", reason="peft is not installed: pip install '.[train]'")
 
 from fhir_gym.agents import Transformer
 from fhir_gym.rollouts import run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
+pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'")
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import EpisodeContext, make_opening

@@ -83,7 +83,7 @@ def test_the_plots_are_small_and_the_same_every_time(tmp_path: Path) -> None:
 def test_without_matplotlib_the_report_says_how_to_get_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = write_report([run(tmp_path / "a", (2,))]).read_text()
-    assert "plots need matplotlib: pip install 'fhir-gym[train]'" in text and "curves.png" not in text
+    assert "plots need matplotlib: pip install '.[train]'" in text and "curves.png" not in text
 
 
 def test_a_report_needs_runs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("sb3_contrib", reason="Stable-Baselines3 is not installed: pip install 'fhir-gym[sb3]'")
+pytest.importorskip("sb3_contrib", reason="Stable-Baselines3 is not installed: pip install '.[sb3]'")
 
 from fhir_gym.errors import TrainingError
 from fhir_gym.training import sb3_run

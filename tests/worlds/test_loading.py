@@ -40,6 +40,12 @@ def test_built_on_first_use_then_opened(cache: Path) -> None:
     assert worlds.available()[0].built
 
 
+def test_a_build_without_progress_is_announced(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        worlds.load("empty").close()
+    assert capsys.readouterr() == ("", "fhir_gym: building the world empty (once)\n")
+
+
 def test_empty(empty_world: World) -> None:
     assert empty_world.manifest.total == 0
     assert empty_world.ids("Patient") == []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fhir_gym import worlds
-from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.errors import ArgumentError, UnknownNameError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.types import Resource
 from fhir_gym.worlds import ImportReport
@@ -237,7 +237,7 @@ def test_nothing_to_import(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hospital-small", "a/b", "../up", ".hidden", "x" * 200])
 def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
     source = write(tmp_path / "p.ndjson", PATIENT)
-    with pytest.raises(WorldError, match="name"):
+    with pytest.raises(ArgumentError, match="name"):
         worlds.import_files(source, name=name)
 
 

@@ -77,7 +77,7 @@ def test_a_server_in_use_is_not_restored(server: str, tiny_world: World) -> None
 
 
 def test_the_command(server: str, tiny_world: World, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
-    command = ("worlds", "restore", tiny_world.path, server)
+    command = ("servers", "restore", tiny_world.path, server)
     interrupted(server, tiny_world)
     done = cli(*command)
     assert done.code == 0 and "restored Patient/S2\n" in done.out

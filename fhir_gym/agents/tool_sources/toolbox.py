@@ -11,7 +11,7 @@ from typing import Any
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ToolSource, unknown_tool
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.types import Json
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -22,7 +22,7 @@ class Toolbox:
     """The tools of several sources.
 
     Raises:
-        FhirGymError: Two sources or tools have the same name, or providers refuse a name.
+        ArgumentError: Two sources or tools have the same name, or providers refuse a name.
     """
 
     def __init__(self, sources: Sequence[ToolSource]) -> None:
@@ -32,7 +32,7 @@ class Toolbox:
         names = [source.name for source in self.sources]
         for name in names:
             if names.count(name) > 1:
-                raise FhirGymError(f"two tool sources have the name {name}: use one of them")
+                raise ArgumentError(f"two tool sources have the name {name}: use one of them")
         for source in self.sources:
             for schema in source.schemas():
                 self._add(schema, source)
@@ -40,13 +40,13 @@ class Toolbox:
     def _add(self, schema: dict[str, Any], source: ToolSource) -> None:
         name = str(schema["function"]["name"])
         if not _NAME.fullmatch(name):
-            raise FhirGymError(
+            raise ArgumentError(
                 f"the tool source {source.name} has the tool {name[:80]!r}; providers accept only names of at most 64 "
                 "letters, digits, _ and -"
             )
         other = "fhir" if name in GRAMMAR.tool_names else self._owners[name].name if name in self._owners else None
         if other is not None:
-            raise FhirGymError(f"the tool sources {other} and {source.name} both have a tool {name}: use one of them")
+            raise ArgumentError(f"the tool sources {other} and {source.name} both have a tool {name}: use one of them")
         self._schemas[name], self._owners[name] = schema, source
 
     @property
@@ -105,10 +105,10 @@ def make_tool_sources(tools: Sequence[str | ToolSource], memory: str | Path | No
 
     Raises:
         UnknownNameError: A tool source does not exist.
-        FhirGymError: The memory file is missing or superfluous, or a source cannot be opened.
+        ArgumentError: The memory file is missing or superfluous, or a source cannot be opened.
     """
     if memory is not None and "memory" not in tools:
-        raise FhirGymError("a memory file is of no use without the tool source memory: add memory to tools")
+        raise ArgumentError("a memory file is of no use without the tool source memory: add memory to tools")
     return tuple(_make(tool, memory) if isinstance(tool, str) else tool for tool in tools if tool != FHIR)
 
 
@@ -119,7 +119,7 @@ def _make(name: str, memory: str | Path | None) -> ToolSource:
         return SpecificationTools()
     if name == "memory":
         if memory is None:
-            raise FhirGymError("the tool source memory needs a memory file: memory=FILE")
+            raise ArgumentError("the tool source memory needs a memory file: memory=FILE")
         from fhir_gym.agents.tool_sources.memory import MemoryTools
 
         return MemoryTools(memory)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.evaluation.figures.charts import Bars, Chart, Figure, HeatMap, Stacks, Violins
 from fhir_gym.evaluation.figures.style import (
     INK,
@@ -160,7 +160,7 @@ def _matplotlib() -> Iterator[Any]:
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
-        raise MissingExtraError("figures need matplotlib: pip install 'fhir-gym[report]'") from error
+        raise MissingExtraError(f"figures need matplotlib: {pip_install('report')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault), matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # A name in a script that the font does not contain is drawn as boxes in the PNG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
@@ -200,15 +200,15 @@ def _draw_bars(axes: Any, chart: Bars) -> None:
                 axes.text(at, 0, " no data", rotation=90, ha="center", va="bottom", fontsize=6)
                 continue
             _box(axes, at, 0.0, bar.value, width * 0.92, series_style(number))
-            high = bar.value
             if bar.low is not None and bar.high is not None:
                 below, above = max(0.0, bar.value - bar.low), max(0.0, bar.high - bar.value)
                 axes.errorbar(at, bar.value, [[below], [above]], color=PAPER, linewidth=2.6, zorder=4)
                 axes.errorbar(at, bar.value, [[below], [above]], color=INK, linewidth=1.1, capsize=2.2, zorder=5)
-                high = bar.value + above
             if few:
                 text = f"{bar.value:.{chart.digits}f}"
-                axes.annotate(text, (at, high), (0, 2), textcoords="offset points", ha="center", fontsize=6)
+                box = {"boxstyle": "square,pad=0.15", "facecolor": PAPER, "edgecolor": "none"}
+                looks = {"ha": "center", "fontsize": 6, "bbox": box, "zorder": 6}
+                axes.annotate(text, (at, bar.value), (0, 3), textcoords="offset points", **looks)
     _label_groups(axes, chart.groups, len(chart.series), chart.axis)
     axes.yaxis.get_major_locator().set_params(integer=chart.digits == 0)
     highest = max((bar.high or bar.value for bars in chart.bars for bar in bars if bar is not None), default=0.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES
-from fhir_gym.evaluation.figures.charts import Bar, Bars, Cell, Figure, HeatMap, Stacks, Violins
+from fhir_gym.evaluation.figures.charts import Bar, Bars, Cell, Chart, Figure, HeatMap, Stacks, Violins
 from fhir_gym.evaluation.metrics import Distribution, Rate
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.runs import AgentRun
@@ -31,8 +32,7 @@ def study_figures(report: Report, pooled: Report | None = None) -> tuple[Figure,
     """
     pooled = pooled or report.pooled()
     names, runs = run_names(pooled), pooled.statistics
-    return (
-        _success(report, pooled, names),
+    merged = (
         _variance(runs, names),
         _error_rates(runs, names),
         _failure_modes(runs, names),
@@ -41,6 +41,17 @@ def study_figures(report: Report, pooled: Report | None = None) -> tuple[Figure,
         _tokens_by_task(runs, names),
         _token_variation(runs, names),
     )
+    remark = _merging(report, pooled)
+    return (_success(report, pooled, names), *(replace(figure, caption=figure.caption + remark) for figure in merged))
+
+
+def _merging(report: Report, pooled: Report) -> str:
+    """Return the sentences about merged experiments that end a caption; empty if no runs are merged."""
+    if len(pooled.runs) == len(report.runs):
+        return ""
+    experiments = len({run.experiment for run in report.runs})
+    warnings = "".join(f" Caution: {remark}." for remark in pooled.remarks() if remark not in report.notes)
+    return f" The runs of each configuration are merged over {experiments} experiments.{warnings}"
 
 
 def run_names(pooled: Report) -> tuple[str, ...]:
@@ -51,17 +62,27 @@ def run_names(pooled: Report) -> tuple[str, ...]:
 
 
 def _success(report: Report, pooled: Report, names: tuple[str, ...]) -> Figure:
-    caption = (
-        "Share of graded episodes that succeed. The upper chart counts an episode as a success if it passes every "
-        "check; the lower chart uses light validation, which some tasks define and which requires only that the "
-        "requested records exist. A line on a bar is the 95 % interval; it takes into account that episodes of one "
-        f"task resemble each other. {_KEY}"
-    )
     charts = (
         _rates("Success", "success (%)", report, pooled, names, lambda run: run.success),
         _rates("Light success", "light success (%)", report, pooled, names, lambda run: run.light),
     )
-    return Figure("success", "Success by run and experiment", caption, tuple(c for c in charts if not c.empty))
+    explanations = (
+        "Success: share of graded episodes that pass every check.",
+        "Light success: share of graded episodes that pass light validation, which some tasks define and which "
+        "requires only that the requested records exist.",
+    )
+    ending = (
+        "A line on a bar is the 95 % interval; it takes into account that episodes of one task resemble each other. "
+        f"{_KEY}"
+    )
+    return _explained("success", "Success by run and experiment", charts, explanations, ending)
+
+
+def _explained(name: str, title: str, charts: Sequence[Chart], explanations: Sequence[str], ending: str = "") -> Figure:
+    """Return a figure of the charts that have data; its caption explains only these."""
+    kept = [(chart, text) for chart, text in zip(charts, explanations, strict=True) if not chart.empty]
+    caption = " ".join([*(text for _, text in kept), *([ending] if ending else [])])
+    return Figure(name, title, caption, tuple(chart for chart, _ in kept))
 
 
 def _rates(
@@ -94,12 +115,6 @@ def _bar(rate: Rate) -> Bar | None:
 
 
 def _variance(runs: Sequence[RunStatistics], names: tuple[str, ...]) -> Figure:
-    caption = (
-        "Where the differences between episodes come from. Same prompt: repeats of the same prompt differ. Within "
-        "task: the average results of different prompts of one task differ. Between tasks: the average results of "
-        "different tasks differ. The upper chart shows the share of each part, the lower chart its size in squared "
-        "percentage points; the parts add up to the variance over all episodes."
-    )
     parts = [None if run.variance is None else run.variance.exact for run in runs]
     levels = ("same prompt", "within task", "between tasks")
     shares = tuple(_shares(part) for part in parts)
@@ -108,7 +123,13 @@ def _variance(runs: Sequence[RunStatistics], names: tuple[str, ...]) -> Figure:
         Stacks("Shares", "share of variance (%)", names, levels, shares, 100),
         Stacks("Sizes", "variance (squared percentage points)", names, levels, sizes, None, 0),
     )
-    return Figure("variance", "Variance of success", caption, tuple(chart for chart in charts if not chart.empty))
+    explanations = ("Shares: the share of each part.", "Sizes: each part in squared percentage points.")
+    ending = (
+        "Same prompt: repeats of the same prompt differ. Within task: the average results of different prompts of one "
+        "task differ. Between tasks: the average results of different tasks differ. The parts add up to the variance "
+        "over all episodes."
+    )
+    return _explained("variance", "Variance of success", charts, explanations, ending)
 
 
 def _shares(parts: VarianceParts | None) -> tuple[float, ...] | None:
@@ -120,8 +141,9 @@ def _shares(parts: VarianceParts | None) -> tuple[float, ...] | None:
 def _error_rates(runs: Sequence[RunStatistics], names: tuple[str, ...]) -> Figure:
     caption = (
         "Share of tool calls that return an error, by tool and by resource type. Each cell gives the error rate and "
-        " the number of calls n; darker cells have higher rates. Successful episodes are included, "
-        "because an agent may correct an error later. Hatched cells have no calls."
+        "the number of calls n; darker cells have higher rates. Successful episodes are included, "
+        "because an agent may correct an error later. Calls without a resource type are calls of the server itself and "
+        "invalid calls. Hatched cells have no calls."
     )
     charts = (
         _heat_map("By tool", "tool", [run.tool_errors for run in runs], names),

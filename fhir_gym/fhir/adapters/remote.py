@@ -305,7 +305,7 @@ class RemoteSession(FhirSession):
         """Return the message about changes that cannot be undone."""
         more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
         why = f" (it answers {one_line(refusals[0], 300)})" if refusals else ""
-        command = f"fhir-gym worlds restore {self.world.name} {self.base_url}"
+        command = f"fhir-gym servers restore {self.world.name} {self.base_url}"
         return (
             f"{self.base_url} could not be restored: {'; '.join(left[:_SHOWN])}{more}{why}; everything else is as "
             f"before. To compare all resources with those of the world, run `{command} --from-world`; to leave the "

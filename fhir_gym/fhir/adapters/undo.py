@@ -222,7 +222,7 @@ class UndoJournal:
         self._size = self._floor = 0
         self.states: list[ResourceStates] = []
         self.unanswered: list[SentWrite] = []
-        self._way_out = f"`fhir-gym worlds restore {world.name} {server} --force` forgets what cannot be undone"
+        self._way_out = f"`fhir-gym servers restore {world.name} {server} --force` forgets what cannot be undone"
         for other in folder.glob(f"*{_ENDING}"):
             if other != self.path:
                 other.unlink() if force else _refuse(other, server, self._way_out)
@@ -345,7 +345,7 @@ def _refuse(other: Path, server: str, way_out: str) -> None:
     if name is not None:
         raise InfraError(
             f"{server} has changes of an interrupted episode with the world {name!r}: run "
-            f"`fhir-gym worlds restore {name} {server}` first; if the server's data was replaced since, {way_out}"
+            f"`fhir-gym servers restore {name} {server}` first; if the server's data was replaced since, {way_out}"
         )
 
 

@@ -245,7 +245,7 @@ def _serve_command(rollout: Rollout) -> list[Json]:
         "host": "0.0.0.0",
         "port": PORT,
     }
-    return ["harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
+    return ["research", "harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
 
 
 def _solution(rollout: Rollout) -> list[dict[str, Json]]:

@@ -17,7 +17,7 @@ Examples:
             result = env.step(FHIRAction(text="FINISH([])"))
 """
 
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, pip_install
 
 try:
     from fhir_gym.integrations.openenv.catalog import TaskCatalog
@@ -26,6 +26,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "openenv":
         raise
-    raise MissingExtraError("OpenEnv needs: pip install 'fhir-gym[openenv]'") from error
+    raise MissingExtraError(f"OpenEnv needs: {pip_install('openenv')}") from error
 
 __all__ = ["FHIRAction", "FHIREnvClient", "FHIRObservation", "FHIRState", "TaskCatalog", "make_app", "serve"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents import Usage
 from fhir_gym.agents.chat_messages import Message
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import ArgumentError, FhirGymError
 from fhir_gym.printable import markdown_text
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.tasks import Verdict, get_task
@@ -73,10 +73,10 @@ def ask_about(rollout: Rollout, verdict: Verdict, max_chars: int = MAX_CHARS) ->
         max_chars: Maximum number of characters of the question; a longer log is shortened.
 
     Raises:
-        FhirGymError: `max_chars` is too small.
+        ArgumentError: `max_chars` is too small.
     """
     if max_chars < _MIN_CHARS:
-        raise FhirGymError(f"max_chars must be at least {_MIN_CHARS:,}, not {max_chars:,}")
+        raise ArgumentError(f"max_chars must be at least {_MIN_CHARS:,}, not {max_chars:,}")
     part = min(_MAX_PART, max_chars // 6)
     mark = f"<<<{blake2b(rollout.line(timings=False).encode('utf-8', 'replace'), digest_size=6).hexdigest()}>>>"
     allowed = allowed_opinions(bool(rollout.success))

@@ -16,7 +16,7 @@ from fhir_gym.agents.chat_messages import Completion, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import ChatModel, ModelOptions, Provider
 from fhir_gym.concurrency import gather_or_cancel, run_coroutine
-from fhir_gym.errors import FhirGymError, InfraError, RecordError
+from fhir_gym.errors import ArgumentError, InfraError, RecordError
 from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
 from fhir_gym.soundness.verdict_review.opinions import (
@@ -83,7 +83,7 @@ class VerdictReviewer:
         options: Fields of `ChatModel`, such as ``base_url`` and ``temperature``.
 
     Raises:
-        FhirGymError: A setting is invalid.
+        ArgumentError: A setting is invalid.
 
     Examples:
         >>> reviewer = VerdictReviewer("qwen3", base_url="http://localhost:8000/v1")
@@ -94,7 +94,7 @@ class VerdictReviewer:
         self, model: str, *, concurrency: int = 8, max_chars: int = MAX_CHARS, **options: Unpack[ModelOptions]
     ) -> None:
         if concurrency < 1:
-            raise FhirGymError(f"concurrency must be at least 1, not {concurrency}")
+            raise ArgumentError(f"concurrency must be at least 1, not {concurrency}")
         self._model = ChatModel(model=model, **options)
         self._provider = Provider(self._model)
         self._concurrency, self._max_chars = concurrency, max_chars

@@ -18,7 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from fhir_gym.arguments import require_name, require_path
-from fhir_gym.errors import FhirGymError, PluginError, TaskError, UnknownNameError, in_one_line
+from fhir_gym.errors import ArgumentError, PluginError, TaskError, UnknownNameError, in_one_line
 from fhir_gym.plugins import PACKS, call_plugin, entry_points_of, import_by_name, load_plugin, plugin_error, warn_about
 from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 from fhir_gym.tasks.core.task import Task, checked_dials, key_with_dials, split_key
@@ -33,7 +33,7 @@ class TaskSet(Mapping[str, Task[Any]]):
 
     Raises:
         UnknownNameError: No task has one of the dials, or not the task of a key with dials.
-        FhirGymError: No task has all of the dials, or a value is not possible.
+        ArgumentError: No task has all of the dials, or a value is not possible.
     """
 
     def __init__(self, tasks: Mapping[str, Task[Any]], dials: Mapping[str, object] | None = None) -> None:
@@ -43,7 +43,7 @@ class TaskSet(Mapping[str, Task[Any]]):
             if name not in dial_names:
                 raise UnknownNameError("dial of these tasks", name, dial_names)
         if self._dials and not len(self):
-            raise FhirGymError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
+            raise ArgumentError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 
     @override
     def __getitem__(self, key: str) -> Task[Any]:
@@ -74,7 +74,7 @@ def with_dials(task: Task[Any], values: Mapping[str, object]) -> Task[Any]:
 
     Raises:
         UnknownNameError: The task has no such dial.
-        FhirGymError: A value is not possible.
+        ArgumentError: A value is not possible.
     """
     dials = checked_dials(task.key, task.dials, values)
     return _resized(task, tuple(dials.items())) if dials else task
@@ -153,12 +153,13 @@ class Pack:
         """Read the tasks from the published benchmark's files.
 
         Raises:
-            TaskError: The pack does not read such files, or a file is unusable.
+            ArgumentError: The pack does not read such files.
+            TaskError: A file is unusable.
         """
         if self.task_reader is None:
-            raise TaskError(f"{self.env_id} does not read task files")
+            raise ArgumentError(f"{self.env_id} does not read task files")
         if funcs_file is not None and not self.reads_functions:
-            raise TaskError(f"{self.env_id} does not read function lists: leave funcs_file out")
+            raise ArgumentError(f"{self.env_id} does not read function lists: leave funcs_file out")
         return self.task_reader(task_file, funcs_file)
 
 
@@ -397,11 +398,11 @@ def task_set(
     require_path("funcs_file", funcs_file)
     if task_file is None:
         if funcs_file is not None:
-            raise TaskError("a function list belongs to a task file: give task_file too")
+            raise ArgumentError("a function list belongs to a task file: give task_file too")
         return registered.task_set
     if registered.pack.task_reader is None:
         readers = ", ".join(pack_id for pack_id in SHIPPED if get_pack(pack_id).task_reader)
-        raise TaskError(f"{env_id} does not read task files; these packs do: {readers}")
+        raise ArgumentError(f"{env_id} does not read task files; these packs do: {readers}")
     functions = None if funcs_file is None else Path(funcs_file).expanduser()
     return registered.pack.read_tasks(Path(task_file).expanduser(), functions)
 

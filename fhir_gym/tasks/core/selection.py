@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fhir_gym.arguments import require_phrasing_type
-from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.errors import ArgumentError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.registry import find_task, get_pack, task_set
 from fhir_gym.tasks.core.task import Task
@@ -30,10 +30,10 @@ def choose_tasks(
 
     Raises:
         UnknownNameError: There is no such task.
-        FhirGymError: The split contains none of the tasks.
+        ArgumentError: The split contains none of the tasks.
     """
     if not (chosen is None or isinstance(chosen, str | Iterable)):
-        raise FhirGymError(f"tasks must be one task key or several, not {chosen!r}")
+        raise ArgumentError(f"tasks must be one task key or several, not {chosen!r}")
     keys = tuple(tasks) if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
     keys = tuple(dict.fromkeys(find_task(tasks, key).key for key in keys))
     if split != "heldout_tasks":
@@ -42,7 +42,7 @@ def choose_tasks(
     held = tuple(key for key in keys if key in held_out)
     if keys and not held:
         there = ", ".join(held_out) or "none"
-        raise FhirGymError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {there}")
+        raise ArgumentError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {there}")
     return held
 
 
@@ -109,7 +109,7 @@ def require_phrasing(tasks: Mapping[str, Task[Any]], keys: Sequence[str], phrasi
     """Check that every task has a prompt in the phrasing `phrasing`.
 
     Raises:
-        FhirGymError: The phrasing is neither a whole number nor ``brief``.
+        ArgumentError: The phrasing is neither a whole number nor ``brief``.
         TaskError: A task does not have this phrasing.
     """
     if phrasing is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from fhir_gym.arguments import require_name
-from fhir_gym.errors import TaskError
+from fhir_gym.errors import ArgumentError
 
 TrainOrTest = Literal["train", "test"]
 Split = Literal["train", "test", "heldout_tasks"]
@@ -44,14 +44,14 @@ def require_variation(number: int, split: str | None = None) -> None:
 
     Raises:
         UnknownNameError: There is no such split.
-        TaskError: The split does not contain the variation; without a split, the variation does not exist.
+        ArgumentError: The split does not contain the variation; without a split, the variation does not exist.
     """
     if number not in VARIATIONS:
-        raise TaskError(
+        raise ArgumentError(
             f"variation {number} does not exist: variations are numbered from {VARIATIONS[0]} to {VARIATIONS[-1]}"
         )
     if number not in (allowed := split_numbers(split)):
         hint = "split=None admits all variations"
         if split == "train":
             hint = "test variations are never trained on; evaluate with split='test', or with None for both splits"
-        raise TaskError(f"variation {number} is not in split {split!r} ({allowed[0]} to {allowed[-1]}): {hint}")
+        raise ArgumentError(f"variation {number} is not in split {split!r} ({allowed[0]} to {allowed[-1]}): {hint}")

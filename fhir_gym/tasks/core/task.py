@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import orjson
 
 from fhir_gym.actions import Action
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, TaskError, UnknownNameError
 from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.tasks.core.dates import moment_in_words
@@ -57,12 +57,12 @@ class Dial:
         """Return a value of this dial, rounded to six digits.
 
         Raises:
-            FhirGymError: The value is not a number, or not in the range of the dial.
+            ArgumentError: The value is not a number, or not in the range of the dial.
         """
         number = None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
         if number is None or not self.least <= number <= self.most or (self.is_whole and not number.is_integer()):
             kind = "whole number" if self.is_whole else "number"
-            raise FhirGymError(f"dial {name} must be a {kind} from {self.least:g} to {self.most:g}, not {value!r}")
+            raise ArgumentError(f"dial {name} must be a {kind} from {self.least:g} to {self.most:g}, not {value!r}")
         return float(f"{number:.6g}")
 
 
@@ -76,7 +76,7 @@ def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, obje
 
     Raises:
         UnknownNameError: The task has no such dial.
-        FhirGymError: A value is not possible.
+        ArgumentError: A value is not possible.
     """
     for name in values:
         if name not in dials:
@@ -485,9 +485,9 @@ class Task(ABC, Generic[P]):
         """Check that the task has a prompt in a phrasing.
 
         Raises:
-            TaskError: The task does not have the phrasing.
+            ArgumentError: The task does not have the phrasing.
         """
         if not self.has_phrasing(phrasing):
             brief = "no brief phrasing" if self.brief is None else f"the phrasing {BRIEF!r}"
             phrasings = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
-            raise TaskError(f"task {self.key} has {phrasings}, not {phrasing!r}")
+            raise ArgumentError(f"task {self.key} has {phrasings}, not {phrasing!r}")

@@ -14,14 +14,14 @@ from typing_extensions import override
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
 from fhir_gym.arguments import require_name, require_phrasing_type
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, MissingExtraError, TrainingError
+from fhir_gym.errors import FhirGymError, MissingExtraError, TrainingError, pip_install
 from fhir_gym.fhir import World
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
 
 RowShape = Literal["rollout_func", "environment_factory"]
 ROW_SHAPES: tuple[RowShape, ...] = ("rollout_func", "environment_factory")
-INSTALL = "pip install 'fhir-gym[local,train]'"
+INSTALL = pip_install("local,train")
 
 
 class OpenConfigs(AbstractContextManager["OpenConfigs"]):

@@ -20,7 +20,7 @@ from fhir_gym import worlds
 from fhir_gym.arguments import require_whole
 from fhir_gym.envs import FHIREnv
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks import DEFAULT_SPLIT, RewardRule, find_task, task_set
@@ -73,7 +73,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         TrainingError: The template file is unusable.
         UnknownNameError: A task, the reward rule or the split does not exist.
         TaskError: A variation does not exist or is not in the split.
-        FhirGymError: Another argument is invalid.
+        ArgumentError: Another argument is invalid.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         if self.tasks:
             self.variations = EpisodeConfig(self.tasks[0].env_id, **self._settings).require_variations(variations)
         if not self.tasks or not self.variations:
-            raise FhirGymError("a MenuEnv needs at least one task and one variation")
+            raise ArgumentError("a MenuEnv needs at least one task and one variation")
         self.curriculum = curriculum
         loaded = templates if isinstance(templates, Templates) else Templates.load(templates)
         self.menu = Menu.shared(loaded, distractors)
@@ -218,7 +218,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
 def _task_name(name: TaskName | tuple[str, str]) -> TaskName:
     if isinstance(name, str) or len(name) != 2:
-        raise FhirGymError(f"a task of a MenuEnv is a pair such as ('FHIRAgent/Appointment-v0', '01'), not {name!r}")
+        raise ArgumentError(f"a task of a MenuEnv is a pair such as ('FHIRAgent/Appointment-v0', '01'), not {name!r}")
     task_name = TaskName(*name)
     find_task(task_set(task_name.env_id), task_name.task)
     return task_name

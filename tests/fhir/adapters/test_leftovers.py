@@ -100,9 +100,9 @@ def test_the_command_forgets_what_it_cannot_undo(
     monkeypatch.setattr(
         "fhir_gym.fhir.adapters.credentials.Credentials.client", lambda *_, **__: httpx.Client(transport=transport)
     )
-    refused = cli("worlds", "restore", world.path, server)
+    refused = cli("servers", "restore", world.path, server)
     assert refused.code != 0 and "Patient/S2 still differs" in refused.err and "--force" in refused.err
-    forced = cli("worlds", "restore", world.path, server, "--force")
+    forced = cli("servers", "restore", world.path, server, "--force")
     assert forced.code == 0 and "not undone: Patient/S2 still differs" in forced.err
     assert not journals()
     monkeypatch.undo()
@@ -164,7 +164,7 @@ def test_unusable_notes_never_block_force(
     scribble(session)
     session._resources.close()
     damage(journals()[0])
-    with pytest.raises(InfraError, match=r"fhir-gym worlds restore small http.* --force"):
+    with pytest.raises(InfraError, match=r"fhir-gym servers restore small http.* --force"):
         RemoteSession(server, world)
     worlds.restore(world, server, force=True)
     assert not journals() and (state(server) == before) == salvaged

@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 from fhir_gym import Episode, read_rollouts, run, write_rollouts
-from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.errors import ArgumentError, FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, get_task, task_keys
 from fhir_gym.training.config import TaskName
@@ -108,7 +108,7 @@ def test_a_phrasing_that_does_not_exist_is_refused(env_id: str, phrasing: Any, m
 
 def test_a_task_without_a_brief_text_refuses_the_phrasing(hospital: World) -> None:
     base = type(get_task(CLINIC, "01"))
-    with pytest.raises(TaskError, match="no brief phrasing"):
+    with pytest.raises(ArgumentError, match="no brief phrasing"):
         type("Wordy", (base,), {"brief": None})().variation(0, hospital, "brief")
     with pytest.raises(TaskError, match="brief of task class Empty must be a non-empty string or None"):
         type("Empty", (base,), {"brief": ""})

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from fhir_gym.errors import FhirGymError, TaskError, TrainingError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, TrainingError, UnknownNameError
 from fhir_gym.tasks import task_keys
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum
@@ -85,7 +85,7 @@ def test_options_limit_what_is_drawn(templates: Templates) -> None:
 def test_a_failed_reset_ends_the_episode(templates: Templates) -> None:
     env = MenuEnv(templates, TASKS)
     env.reset(seed=1)
-    with pytest.raises(TaskError):
+    with pytest.raises(ArgumentError):
         env.reset(options={"phrasing": 99})
     with pytest.raises(ResetNeeded):
         env.step(0)

@@ -128,8 +128,8 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
         mined = [candidate for lab in LABS for candidate in candidates(world, scenario, lab)]
         if not mined:
             raise TaskError(
-                f"the world {world.name} has no {scenario} candidates; `fhir-gym art mine --world {world.name}` lists "
-                "what it has"
+                f"the world {world.name} has no {scenario} candidates; "
+                f"`fhir-gym research art mine --world {world.name}` lists what it has"
             )
         for cell, pick, positive in _placed(scenario, mined, lab_chart(world), rng):
             (with_one if positive else without).setdefault(cell, []).append(pick)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 from fhir_gym import Episode
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, TaskError, UnknownNameError
 from fhir_gym.rollouts import run
 from fhir_gym.soundness.policy_runner import PolicyRunner
 from fhir_gym.tasks import task_set
@@ -367,7 +367,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="cannot be written"):
         write_cases(tmp_path, [])
     path = written(tmp_path, FIGURE_2)
-    with pytest.raises(TaskError, match="function lists"):
+    with pytest.raises(ArgumentError, match="function lists"):
         task_set(ENV_ID, path, path)
     with pytest.raises(UnknownNameError, match="taskthreshold_37"):
         Episode(ENV_ID, task="taskthreshold_3", task_file=path)

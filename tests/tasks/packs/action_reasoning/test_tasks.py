@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fhir_gym import Episode
 from fhir_gym.actions import Finish, Get, Post
-from fhir_gym.errors import TaskError
+from fhir_gym.errors import ArgumentError, TaskError
 from fhir_gym.soundness import TaskReport, check_task
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.tasks import get_pack, get_task, task_keys
@@ -178,9 +178,9 @@ def test_the_same_bytes_in_any_process() -> None:
 
 def test_a_world_without_the_scenario_is_refused(own_world: Callable[[str], World]) -> None:
     hospital = own_world("FHIRAgent/Appointment-v0")
-    with pytest.raises(TaskError, match=r"no cluster candidates; `fhir-gym art mine --world hospital-small`"):
+    with pytest.raises(TaskError, match=r"no cluster candidates; `fhir-gym research art mine --world hospital-small`"):
         get_task(ENV_ID, "02").variation(0, hospital)
-    with pytest.raises(TaskError, match="-1"):
+    with pytest.raises(ArgumentError, match="-1"):
         get_task(ENV_ID, "02").variation(-1, hospital)
 
 

@@ -13,7 +13,7 @@ import pytest
 import fhir_gym
 from fhir_gym import Episode
 from fhir_gym.actions import GRAMMAR
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, TaskError, UnknownNameError
 from fhir_gym.tasks import Verdict
 from fhir_gym.tasks.packs.medagentbench import ENV_ID
 from fhir_gym.tasks.packs.medagentbench.official.orders import COMMENT
@@ -88,6 +88,24 @@ def test_the_official_verdict_does_not_depend_on_the_grammar(judged: Any) -> Non
     fenced = f"```\n{record}\n```"
     assert judged("task3_1", fenced, "FINISH([])").gradings == {"state": True, "evidence": True, "official": False}
     assert judged("task3_1", record, "FINISH(done)", grading="official").gradings["official"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("FINISH([1.9])", None),
+        ("FINISH([2.5])", "wrong value"),
+        ("FINISH([])", "wrong value"),
+        ('FINISH(["1.9 mg/dL"])', "wrong format"),
+        ("FINISH(1.9)", "wrong format"),
+        ("The value is 1.9.", "wrong format"),
+    ],
+)
+def test_the_two_kinds_of_error_are_told_apart(judged: Any, answer: str, label: str | None) -> None:
+    verdict = judged("task4_1", LOOK["MG"], answer, grading="official")
+    assert (verdict.diagnosis and verdict.diagnosis.error) == label
+    if answer.startswith("FINISH(["):
+        assert judged("task4_1", LOOK["MG"], answer).diagnosis is None
 
 
 def test_official_rules_of_the_conversation(small: World, task_file: Path) -> None:
@@ -198,7 +216,7 @@ def test_a_world_without_the_patient_is_refused(task_file: Path, hospital: World
 def test_wrong_arguments(task_file: Path, small: World) -> None:
     with pytest.raises(UnknownNameError, match="task99_1"):
         Episode(ENV_ID, task="task99_1", world=small, task_file=task_file)
-    with pytest.raises(TaskError, match="one variation"):
+    with pytest.raises(ArgumentError, match="one variation"):
         Episode(ENV_ID, task="task2_1", variation=1, world=small, task_file=task_file)
     with pytest.raises(UnknownNameError, match="grading of task 01"):
         Episode(ENV_ID, task="01", world=small, grading="official")

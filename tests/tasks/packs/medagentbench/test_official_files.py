@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.official_agreement import main
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, TaskError, UnknownNameError
 from fhir_gym.tasks import find_task, task_set
 from fhir_gym.tasks.packs.medagentbench import ENV_ID
 from fhir_gym.tasks.packs.medagentbench.official import read_cases, read_functions
@@ -67,9 +67,9 @@ def test_files_that_are_not_there(task_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_pack_that_reads_no_files(task_file: Path) -> None:
-    with pytest.raises(TaskError, match=ENV_ID):
+    with pytest.raises(ArgumentError, match=ENV_ID):
         task_set(APPOINTMENT, task_file)
-    with pytest.raises(TaskError, match="task_file"):
+    with pytest.raises(ArgumentError, match="task_file"):
         task_set(ENV_ID, None, task_file)
 
 
@@ -78,7 +78,7 @@ def test_choosing_from_a_file(task_file: Path) -> None:
     config = EpisodeConfig(ENV_ID, task_file=task_file)
     assert config.choose_tasks("task2_1") == ("task2_1",)
     assert config.variations == range(1)
-    with pytest.raises(TaskError, match="one variation, 0, not 1"):
+    with pytest.raises(ArgumentError, match="one variation, 0, not 1"):
         config.require_variations([1])
     with pytest.raises(FhirGymError, match="no splits"):
         replace(config, split="test")

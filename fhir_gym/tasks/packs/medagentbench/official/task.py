@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 from pydantic import SerializeAsAny
 from typing_extensions import override
 
+from fhir_gym.actions.model import parse_json
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import (
     Check,
+    Diagnosis,
     ExpectedChange,
     FinishedEpisode,
     Gold,
@@ -27,6 +29,7 @@ from fhir_gym.tasks import (
     Task,
     TurnProtocol,
     Variation,
+    Verdict,
 )
 from fhir_gym.tasks.authoring import Person, instant
 from fhir_gym.tasks.core.ids import seeded_random
@@ -180,6 +183,7 @@ _FACTS: Mapping[str, Callable[[OfficialCase, OfficialRecords], Params]] = {
 
 _STEPS = {"task3": 2, "task8": 2, "task5": 3, "task9": 4, "task10": 3}
 _UNLIKE_OURS = "the records are readable"
+_OFFICIAL = "official verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,17 +282,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
 
     @override
     def official(self, p: OfficialParams, end: FinishedEpisode) -> Iterator[Check]:
-        conversation = OfficialConversation()
-        for text, reply in end.said:
-            turn = conversation.take(text)
-            if turn.ends:
-                break
-            if turn.kind == "GET":
-                conversation.told(reply)
-            else:
-                conversation.reply(turn, None)
-            if conversation.over:
-                break
+        conversation = _conversation(end)
         with end.world.session(base_url=end.base_url) as session:
             records = OfficialRecords(session.handle)
             verdict = judge(
@@ -298,9 +292,21 @@ class OfficialTask(Task[OfficialParams], abstract=True):
                 expected: Json = reference(self.case, records)
             except READ_ERRORS:
                 expected = None
-        yield Check(
-            name="official verdict", passed=verdict.accepted, expected=expected, actual=verdict.reason or "accepted"
-        )
+        yield Check(name=_OFFICIAL, passed=verdict.accepted, expected=expected, actual=verdict.reason or "accepted")
+
+    @override
+    def diagnose(self, p: OfficialParams, end: FinishedEpisode, verdict: Verdict) -> Diagnosis | None:
+        """Tell the paper's two kinds of error apart: a message or an answer in a wrong format, and a wrong value."""
+        judged = next((check for check in verdict.checks if check.name == _OFFICIAL), None)
+        if judged is None:
+            return None
+        problem = "" if judged.passed else _format_problem(_conversation(end), judged.expected)
+        form = Check(name="format", passed=not problem, expected=judged.expected, actual=problem or "valid")
+        value = Check(name="value", passed=judged.passed, expected=judged.expected, actual=judged.actual)
+        if problem:
+            return Diagnosis(steps=(form,), error="wrong format", step="format")
+        failed = not judged.passed
+        return Diagnosis(steps=(form, value), error="wrong value" if failed else None, step="value" if failed else None)
 
     @override
     def turn_protocol(self, grading: str) -> TurnProtocol | None:
@@ -321,6 +327,40 @@ class OfficialTask(Task[OfficialParams], abstract=True):
     @override
     def counterfactual(self, p: OfficialParams, world: World) -> list[Resource]:
         return self.ours.counterfactual(p.ours, world) if p.ours else []
+
+
+def _conversation(end: FinishedEpisode) -> OfficialConversation:
+    """Return the episode as a conversation by the benchmark's rules."""
+    conversation = OfficialConversation()
+    for text, reply in end.said:
+        turn = conversation.take(text)
+        if turn.ends:
+            break
+        if turn.kind == "GET":
+            conversation.told(reply)
+        else:
+            conversation.reply(turn, None)
+        if conversation.over:
+            break
+    return conversation
+
+
+def _format_problem(conversation: OfficialConversation, expected: Json) -> str:
+    """Return what is wrong with the form of the messages or of the answer; empty if it is right.
+
+    Args:
+        conversation: The episode.
+        expected: The benchmark's answer; empty if the benchmark ignores the answer.
+    """
+    if conversation.result is None:
+        return conversation.status or "no answer"
+    if not expected:
+        return ""
+    answer, problem = parse_json(str(conversation.result))
+    if problem or not isinstance(answer, list):
+        return f"the answer is not a JSON list: {problem or conversation.result}"[:200]
+    forms = [[isinstance(value, str) for value in values] for values in (answer, expected) if isinstance(values, list)]
+    return "" if answer == [] or forms[0] == forms[-1] else f"the answer has another form: {conversation.result}"[:200]
 
 
 def read_tasks(task_file: Path, funcs_file: Path | None) -> Mapping[str, OfficialTask]:

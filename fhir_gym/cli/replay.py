@@ -1,4 +1,4 @@
-"""The commands `fhir-gym shift …`."""
+"""The command `fhir-gym replay`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from fhir_gym.cli._options import JsonOption
 if TYPE_CHECKING:
     from fhir_gym.rollouts.timeline import Timeline
 
-app = typer.Typer(no_args_is_help=True, help="Show recorded shifts, and other episodes, as timelines.")
 
-
-@app.command("replay")
 def replay(
     rollouts: Annotated[Path, typer.Argument(help="A rollout file.")],
     number: Annotated[int, typer.Option("--episode", min=1, help="Position of the episode in the file.")] = 1,
@@ -28,7 +25,7 @@ def replay(
 ) -> None:
     """Replay an episode on the embedded server, and show what the agent and other people did, and what was right.
 
-    Example: fhir-gym shift replay rollouts.jsonl --episode 2
+    Example: fhir-gym replay rollouts.jsonl --episode 2
     """
     from itertools import islice
 
@@ -39,12 +36,12 @@ def replay(
     rollout = next(islice(read_rollouts(rollouts), number - 1, None), None)
     if rollout is None:
         raise typer.BadParameter(f"{rollouts} has fewer than {number} episodes")
-    found_world, is_own = EpisodeConfig(rollout.env_id, world=world).resolve_world()
+    opened, is_own = EpisodeConfig(rollout.env_id, world=world).resolve_world()
     try:
-        timeline = replay(rollout, found_world)
+        timeline = replay(rollout, opened)
     finally:
         if is_own:
-            found_world.close()
+            opened.close()
     if json:
         entries = [asdict(entry) for entry in timeline.entries]
         print_json({"timeline": entries, "verdict": timeline.verdict.model_dump(mode="json")})
