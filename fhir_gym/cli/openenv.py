@@ -43,13 +43,14 @@ def serve(
     Example: fhir-gym openenv serve FHIRAgent/Appointment-v0 --port 8000
     """
     from fhir_gym.http_server import bind
-    from fhir_gym.integrations import openenv
     from fhir_gym.tasks import pack_ids
 
     bind(host, port).close()  # if the port is in use, fail before building a world
     ids = [one_pack(text) for text in env_ids or pack_ids()]
     with ExitStack() as stack:
         configs = episodes.configs(ids, world, stack)
+        from fhir_gym.integrations import openenv  # needs an extra, so wrong arguments are named first
+
         stack.callback(gc.freeze)  # visiting all objects of OpenEnv's modules at exit would take 0.8 seconds
         openenv.serve(
             configs,

@@ -57,7 +57,7 @@ def test_an_agent_by_its_name(cli: Any) -> None:
             2,
             "name either a model or an agent",
         ),
-        (("run", "experiment-1", "--agent", "idle", "--config", "spec", "--out", "x"), 1, "leave them out"),
+        (("run", "experiment-1", "--agent", "idle", "--config", "spec", "--out", "x"), 2, "leave them out"),
         (("run", "experiment-1", "--model", "m", "--out", "x"), 1, "OpenAI's endpoint needs a key"),
     ],
 )

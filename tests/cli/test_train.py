@@ -13,7 +13,7 @@ def test_a_wrong_config_is_one_line(cli: Cli, tmp_path: Path) -> None:
     path.write_text('model = "m"\nstep = 3')
     done = cli("train", "sft", "--config", path, "--out", tmp_path / "run")
     assert done.code == 2 and done.err.count("\n") == 1
-    assert "sft.toml: unknown field 'step'; did you mean 'steps'? Fields: batch_size" in done.err
+    assert "sft.toml: unknown field 'step'; did you mean 'steps'? Fields: action_format" in done.err
     path.write_text('train = "990-1010"\nmodel = "m"')
     done = cli("train", "expert", "--config", path, "--out", tmp_path / "run")
     assert done.code == 2 and "test variations are never trained on" in done.err
