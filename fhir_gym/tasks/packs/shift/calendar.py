@@ -73,6 +73,11 @@ class Calendar:
         visits = {visit.id: Booked(visit.patient, (visit.slot,), visit.status) for visit in scene.visits}
         return cls(scene, {slot.id: slot.status for slot in scene.slots}, visits)
 
+    def book(self, patient: str, slot: ClinicSlot | None) -> None:
+        """Add a new appointment of a patient in a slot."""
+        assert slot is not None
+        self.visits[f"new in {slot.id}"] = Booked(patient, (slot,), "booked")
+
     def occupied(self) -> frozenset[str]:
         """Return the ids of the slots of appointments that take place."""
         return frozenset(slot.id for visit in self.visits.values() if visit.status in OCCUPIED for slot in visit.slots)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from math import ceil
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from typing_extensions import override
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
@@ -28,6 +31,21 @@ S = TypeVar("S", bound=Params)
 
 Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a solution knows besides the request.
+
+    Attributes:
+        rule_values: The values in the rules; see `RequestKind.rule_values`.
+        now: Current time.
+        looked_up: What earlier solutions of the kind have learnt; a solution may add to it.
+    """
+
+    rule_values: Mapping[str, str]
+    now: datetime
+    looked_up: dict[str, Any] = field(default_factory=dict)
 
 
 class RequestContent(Params):
@@ -203,11 +221,51 @@ class RequestJudge(ABC, Generic[S, R]):
         return Judgement(right, bool(problems), expected or self.requests[number].outcome, actual, claimed)
 
 
-class AddRequest(Protocol):
-    """Adds a request with an outcome, which may have to depend on an earlier one; returns whether there is one."""
+class WriteJudge(RequestJudge[S, R], Generic[S, R]):
+    """Judges requests that each ask for one change."""
 
-    def __call__(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request with an outcome."""
+    @cached_property
+    @abstractmethod
+    def claimed(self) -> list[frozenset[str]]:
+        """For each request, the records that belong to it."""
+
+    @abstractmethod
+    def is_rightly_declined(self, number: int) -> bool:
+        """Whether a request for which the agent left no change was rightly declined, after the agent had looked."""
+
+    @abstractmethod
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        """Return what is wrong with the changed records of a request, and what would have been right; see `done`."""
+
+    @override
+    def judge_one(self, number: int) -> Judgement:
+        claimed = self.claimed[number]
+        left = sorted(claimed & self.log.changed)
+        if not left:
+            return self.declined(number, self.is_rightly_declined(number), claimed)
+        problems, expected = self.problems(number, left)
+        return self.done(number, problems, claimed, expected)
+
+
+class RequestSampler(ABC, Generic[S, R]):
+    """Chooses requests one after the other. Each is drawn at random from all requests that qualify.
+
+    Args:
+        rng: Random generator.
+        now: Current time.
+        scene: The scene.
+        outcomes: The outcomes of all requests.
+    """
+
+    def __init__(self, rng: random.Random, now: datetime, scene: S, outcomes: Sequence[str]) -> None:
+        self.rng, self.now, self.scene, self.outcomes = rng, now, scene, outcomes
+        self.chosen: list[R] = []
+        self.is_chained = True
+        """Whether no further request has to depend on an earlier one."""
+
+    @abstractmethod
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
 
 
 def is_mixed(outcomes: Sequence[str]) -> bool:
@@ -237,6 +295,7 @@ class RequestKind(ABC, Generic[S, R]):
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
         status_updates: What colleagues update during a live shift, in records with the field `patient`.
+        sampler_type: The class that chooses the requests.
         judge_type: The class that judges the requests.
     """
 
@@ -254,13 +313,13 @@ class RequestKind(ABC, Generic[S, R]):
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     status_updates: ClassVar[StatusUpdates] = {}
+    sampler_type: ClassVar[type[RequestSampler[Any, Any]]]
     judge_type: ClassVar[type[RequestJudge[Any, Any]]]
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> S:
         """Draw the records. They must not depend on what the requests will ask."""
 
-    @abstractmethod
     def choose(
         self, rng: random.Random, world: World, scene: S, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[R, ...] | None:
@@ -276,6 +335,8 @@ class RequestKind(ABC, Generic[S, R]):
             outcomes: The outcomes.
             dependent: The place of a request whose result must depend on an earlier one; None for no such request.
         """
+        sampler = self.sampler_type(rng, world.now, scene, outcomes)
+        return tuple(sampler.chosen) if self.add_requests(sampler, outcomes, dependent) else None
 
     @abstractmethod
     def resources(self, scene: S, world: World) -> list[Resource]:
@@ -312,14 +373,16 @@ class RequestKind(ABC, Generic[S, R]):
             if places:
                 return outcomes, rng.choice(places)
 
-    def add_requests(self, add: AddRequest, outcomes: Sequence[str], dependent: int | None) -> bool:
+    def add_requests(self, sampler: RequestSampler[Any, Any], outcomes: Sequence[str], dependent: int | None) -> bool:
         """Add requests with these outcomes; return whether all were found.
 
         If there is no dependent request for its place, a later one has to depend on an earlier one.
         """
+        sampler.is_chained = dependent is None
         for place, outcome in enumerate(outcomes):
             if place == dependent:
-                if add(outcome, depends=True):
+                if sampler.add(outcome, depends=True):
+                    sampler.is_chained = True
                     continue
                 later = range(place + 1, len(outcomes))
                 dependent = next(
@@ -327,7 +390,7 @@ class RequestKind(ABC, Generic[S, R]):
                 )
                 if dependent is None:
                     return False
-            if not add(outcome, depends=False):
+            if not sampler.add(outcome, depends=False):
                 return False
         return True
 
@@ -345,15 +408,8 @@ class RequestKind(ABC, Generic[S, R]):
         return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
-    def solve(self, ask: Any, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]) -> Solution:
-        """Solve a request like an agent that knows only the prompt.
-
-        Args:
-            ask: What the request says.
-            rule_values: The values in the rules; see `rule_values`.
-            now: Current time.
-            looked_up: What earlier solutions of this kind have learnt; the solution may add to it.
-        """
+    def solve(self, ask: Any, knowledge: Knowledge) -> Solution:
+        """Solve a request like an agent that knows only the prompt."""
 
     def counterfactuals(self, request: R, scene: S) -> list[Resource]:
         """Return records that would exist if a declined request could be done.

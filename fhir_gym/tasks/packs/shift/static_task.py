@@ -16,7 +16,7 @@ from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.types import Json, Resource
 
@@ -133,10 +133,9 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
         answer: list[Json] = []
-        looked_up: dict[str, Any] = {}
-        rule_values, now = self.requests.rule_values(p.scene), parse_instant(p.now)
+        knowledge = Knowledge(self.requests.rule_values(p.scene), parse_instant(p.now))
         for letter, request in _lettered(p):
-            outcome = yield from self.requests.solve(request.ask, rule_values, now, looked_up)
+            outcome = yield from self.requests.solve(request.ask, knowledge)
             answer.append(f"{letter}: {outcome}")
         yield Finish(answer)
 

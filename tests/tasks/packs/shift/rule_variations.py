@@ -23,7 +23,7 @@ from fhir_gym.tasks.packs.shift.i1_medications import kind as i1
 from fhir_gym.tasks.packs.shift.i2_trends import kind as i2
 from fhir_gym.tasks.packs.shift.i3_contacts import kind as i3
 from fhir_gym.tasks.packs.shift.i4_contradictions import kind as i4
-from fhir_gym.tasks.packs.shift.kind import Request
+from fhir_gym.tasks.packs.shift.kind import Knowledge, Request
 from fhir_gym.tasks.packs.shift.laboratory import LabTest
 from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
@@ -73,13 +73,13 @@ def results(episode: Episode, requests: Sequence[Request], rule: Without | None 
     params = params_of(episode)
     given = dict(task.requests.rule_values(params.scene))
     rule.given(given)
-    now, known = parse_instant(params.now), dict[str, Any]()
+    knowledge = Knowledge(given, parse_instant(params.now))
     episode.start()
     found = []
     with rule.applied():
         for request in requests:
             changed = {name: value for name, value in rule.ask.items() if hasattr(request.ask, name)}
-            solution = task.requests.solve(request.ask.model_copy(update=changed), given, now, known)
+            solution = task.requests.solve(request.ask.model_copy(update=changed), knowledge)
             found.append(_result(episode, solution))
     return found
 

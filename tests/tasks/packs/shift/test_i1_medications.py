@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift.i1_medications.kind import MedicationContent, agrees, daily_dose
 from fhir_gym.tasks.packs.shift.i1_medications.records import (
     medication_resources,
     parse_dispense,
     parse_letter,
     parse_record,
 )
-from fhir_gym.tasks.packs.shift.i1_medications.rules import MedicationContent, agrees, daily_dose
 from fhir_gym.tasks.packs.shift.i1_medications.scene import Dispense, DrugRecord, Letter
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NOT_TAKEN

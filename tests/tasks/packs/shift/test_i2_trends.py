@@ -8,7 +8,7 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.actions import Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i2_trends.rules import (
+from fhir_gym.tasks.packs.shift.i2_trends.kind import (
     MEASURES,
     Measure,
     TrendContent,

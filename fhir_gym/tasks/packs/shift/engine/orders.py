@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -30,11 +31,11 @@ from fhir_gym.tasks.packs.shift.charts import (
 )
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import Formulary, Item
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestJudge
+from fhir_gym.tasks.packs.shift.kind import RequestSampler
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.patient_records import other_values
-from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
 from fhir_gym.types import Json, Resource
 
 NEW = "new-"
@@ -308,7 +309,7 @@ def _only(items: Json) -> Resource:
     return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
 
 
-class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
+class OrderJudge(PatientJudge[T, Q], Generic[T, Q]):
     """Judges orders against the orders that the agent met, and those that earlier requests leave."""
 
     @cached_property
@@ -316,18 +317,9 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         """Reads the orders."""
         return OrderReader(self.scene.formulary, self.log)
 
-    @cached_property
-    @abstractmethod
-    def claimed(self) -> list[frozenset[str]]:
-        """For each request, the new orders that belong to it."""
-
     @abstractmethod
     def decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
         """Decide about the request with a number, after other orders."""
-
-    @abstractmethod
-    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
-        """Return the errors in the orders that the agent left for a request, and the right decision."""
 
     def knows_policies(self, number: int, cause: Cause) -> bool:
         """Whether the agent has read the policies that lead to a cause."""
@@ -359,22 +351,10 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         return (self.reader.read(record, order) for record, order in orders.items() if order is not None)
 
     @override
-    def judge_one(self, number: int) -> Judgement:
-        claimed, decisions = self.claimed[number], self.decisions(number, self.claimed)
-        left = sorted(claimed & self.log.changed)
-        if not left:
-            return self.declined(number, self._is_declined(number, decisions), claimed)
-        problems, expected = self.problems(number, left, decisions)
-        return self.done(number, problems, claimed, expected)
-
-    def _is_declined(self, number: int, decisions: Sequence[Decision]) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
-        answer = self.answers[number]
-        not_found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
-        decision = decisions[-1]
-        return answer == decision.outcome != DONE and any(self._knows(number, cause) for cause in decision.causes)
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        decision = self.decisions(number, self.claimed)[-1]
+        is_right = self.answers[number] == decision.outcome != DONE
+        return is_right and any(self._knows(number, cause) for cause in decision.causes)
 
     def _knows(self, number: int, cause: Cause) -> bool:
         """Whether the agent has seen or written the records that show a cause, or looked for the missing ones."""
@@ -386,11 +366,11 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         )
 
 
-class OrderSampler(Generic[T]):
+class OrderSampler(RequestSampler[T, Q], Generic[T, Q]):
     """Gives samplers the patients and orders of a scene."""
 
-    def __init__(self, scene: T) -> None:
-        self.scene = scene
+    def __init__(self, rng: random.Random, now: datetime, scene: T, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
         self.ids: dict[Named, tuple[str, ...]] = {}
         for person in scene.people:
             name = Named.of(person)

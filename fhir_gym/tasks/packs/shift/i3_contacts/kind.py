@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.i3_contacts.rules import (
     MEASURES,
     ContactContent,
+    ContactJudge,
     ContactRequest,
     Hospital,
-    Overlap,
-    judge_contacts,
+    Measure,
     names_of,
     outcome_of,
     qualifies,
@@ -33,10 +32,11 @@ from fhir_gym.tasks.packs.shift.i3_contacts.scene import (
     parse_visit,
     ward_resources,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.questions import QuestionKind
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
@@ -47,15 +47,90 @@ _FEWEST_RULES = {"number": 3, "names": 3, "longest": 2}
 """Number of rules that must make a difference to a question."""
 
 
-class Contacts(RequestKind[WardScene, ContactRequest]):
+class ContactSampler(RequestSampler[WardScene, ContactRequest]):
+    """Draws a patient, then windows until the question has an outcome."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: WardScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        hospital = Hospital(scene.visits, scene.rooms, scene.parents, now)
+        self._names = {
+            outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
+            for outcome in dict.fromkeys(outcomes)
+        }
+        self._overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
+        self._full_names = names_of(scene.people)
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng, names = self.rng, self._names[outcome]
+        used = [request.ask.patient for request in self.chosen]
+        measure = rng.choice(MEASURES)
+        left = [name for name in names if name[0] not in used] or names
+        for name, ids in rng.sample(left, len(left)):  # the patient first, so that all are equally likely
+            for _ in range(_WINDOWS):
+                ask = self._draw_ask(name, measure)
+                value = self._outcome(ask, ids[0], outcome) if len(ids) == 1 else outcome
+                if value:
+                    aimed = target_among(ids, self.scene.people)
+                    self.chosen.append(ContactRequest(ask=ask, outcome=value, patients=ids, **aimed))
+                    return True
+        return False
+
+    def _draw_ask(self, name: Named, measure: Measure) -> ContactContent:
+        rng, scene = self.rng, self.scene
+        this_hour = parse_instant(scene.now).replace(minute=0, second=0)
+        hours = rng.choice(scene.hours)
+        start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
+        return ContactContent(
+            patient=name,
+            measure=measure,
+            first=instant(start),
+            last=instant(start + timedelta(hours=hours)),
+            minutes=1 if measure == "longest" else rng.choice(_MINUTES),
+        )
+
+    def _outcome(self, ask: ContactContent, patient: str, intended: str) -> str:
+        """Return the outcome of a question if it is the intended one and the rules matter; otherwise an empty text."""
+        overlaps, names, scene = self._overlaps[patient], self._full_names, self.scene
+        actual = outcome_of(ask, overlaps, names)
+        if (actual == NO_CONTACT) != (intended == NO_CONTACT) or not stays_in_window(ask, scene, patient):
+            return ""
+        return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
+
+
+class Contacts(QuestionKind[WardScene, ContactRequest]):
     """Answer questions about who shared a room with a patient."""
 
     key = "I3"
     title = "Questions about contacts"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_CONTACT)
     value = "3"
-    minutes = 4
+    sampler_type = ContactSampler
+    judge_type = ContactJudge
     resource_types = ("Patient", "Location", "Encounter")
+    questions: ClassVar[Mapping[str, tuple[str, str, str]]] = {
+        "number": (
+            "How many patients shared a room with {who}, born {born}, for at least {minutes} minutes from "
+            "{first} to {last}?",
+            "Please count the patients who shared a room with {who} (date of birth {born}) for {minutes} "
+            "minutes or more between {first} and {last}.",
+            "{who}, {born}: number of patients in the same room for at least {minutes} minutes, {first} to {last}.",
+        ),
+        "names": (
+            "Which patients shared a room with {who}, born {born}, for at least {minutes} minutes from "
+            "{first} to {last}?",
+            "Please list the patients who shared a room with {who} (date of birth {born}) for {minutes} "
+            "minutes or more between {first} and {last}.",
+            "{who}, {born}: names of the patients in the same room for at least {minutes} minutes, {first} to {last}.",
+        ),
+        "longest": (
+            "What is the longest time, in minutes, that another patient shared a room with {who}, born {born}, "
+            "from {first} to {last}?",
+            "Please work out the longest time, in minutes, that one patient shared a room with {who} (date of "
+            "birth {born}) between {first} and {last}.",
+            "{who}, {born}: longest time with another patient in the same room, in minutes, {first} to {last}.",
+        ),
+    }
     rules = (
         f"{PATIENT_RULE}\n"
         "- Patients stay at places (Location): a bed (physicalType bd) is part of a room (ro), and a room of a ward "
@@ -83,69 +158,19 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         return scene.model_copy(update={"hours": (18, 36, 48, 60, 72), "most_names": 8})
 
     @override
-    def choose(
-        self, rng: random.Random, world: World, scene: WardScene, outcomes: Sequence[str], dependent: int | None = None
-    ) -> tuple[ContactRequest, ...] | None:
-        hospital = Hospital(scene.visits, scene.rooms, scene.parents, world.now)
-        names = {
-            outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
-            for outcome in dict.fromkeys(outcomes)
-        }
-        overlaps = {person.id: hospital.overlaps(person.id) for person in scene.people}
-        requests: list[ContactRequest] = []
-        for outcome in outcomes:
-            used = [request.ask.patient for request in requests]
-            request = _draw_request(rng, scene, overlaps, names[outcome], used, outcome)
-            if request is None:
-                return None
-            requests.append(request)
-        return tuple(requests)
-
-    @override
     def resources(self, scene: WardScene, world: World) -> list[Resource]:
         return ward_resources(scene)
 
     @override
-    def text(self, ask: ContactContent, wording: int) -> str:
-        who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
+    def text_values(self, ask: ContactContent) -> Mapping[str, Any]:
         first, last = (moment[:16].replace("T", " ") for moment in (ask.first, ask.last))
-        words = {
-            "number": (
-                f"How many patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
-                f"{first} to {last}?",
-                f"Please count the patients who shared a room with {who} (date of birth {born}) for {ask.minutes} "
-                f"minutes or more between {first} and {last}.",
-                f"{who}, {born}: number of patients in the same room for at least {ask.minutes} minutes, {first} to "
-                f"{last}.",
-            ),
-            "names": (
-                f"Which patients shared a room with {who}, born {born}, for at least {ask.minutes} minutes from "
-                f"{first} to {last}?",
-                f"Please list the patients who shared a room with {who} (date of birth {born}) for {ask.minutes} "
-                f"minutes or more between {first} and {last}.",
-                f"{who}, {born}: names of the patients in the same room for at least {ask.minutes} minutes, {first} to "
-                f"{last}.",
-            ),
-            "longest": (
-                f"What is the longest time, in minutes, that another patient shared a room with {who}, born {born}, "
-                f"from {first} to {last}?",
-                f"Please work out the longest time, in minutes, that one patient shared a room with {who} (date of "
-                f"birth {born}) between {first} and {last}.",
-                f"{who}, {born}: longest time with another patient in the same room, in minutes, {first} to {last}.",
-            ),
-        }
-        return words[ask.measure][wording]
+        return {"first": first, "last": last, "minutes": ask.minutes}
 
     @override
-    def solve(
-        self, ask: ContactContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient = patients[0]["id"]
+    def solve_for(self, patient: Resource, ask: ContactContent, knowledge: Knowledge) -> Solution:
+        id = patient["id"]
         window = (f"gt{ask.first}", f"lt{ask.last}")
-        query = {"patient": f"Patient/{patient}", "date": window, "_include": "Encounter:location", "_count": "200"}
+        query = {"patient": f"Patient/{id}", "date": window, "_include": "Encounter:location", "_count": "200"}
         resources = yield from search_all("/Encounter", query)
         mine = [encounter for encounter in resources if encounter["resourceType"] == "Encounter"]
         places = [location for location in resources if location["resourceType"] == "Location"]
@@ -162,86 +187,18 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
             encounter["id"]: encounter for encounter in (*mine, *others) if encounter["resourceType"] == "Encounter"
         }
         own_rooms = {room: room for room in rooms}
-        hospital = Hospital(
-            [*map(parse_visit, encounters.values())], {**parse_rooms(places), **own_rooms}, parse_parents(places), now
-        )
-        return outcome_of(ask, hospital.overlaps(patient), names)
+        visits, parents = [*map(parse_visit, encounters.values())], parse_parents(places)
+        hospital = Hospital(visits, {**parse_rooms(places), **own_rooms}, parents, knowledge.now)
+        return outcome_of(ask, hospital.overlaps(id), names)
 
     @override
-    def counterfactuals(self, request: ContactRequest, scene: WardScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
+    def missing_records(self, request: ContactRequest, scene: WardScene) -> list[Resource]:
         return stay_that_would_count(request, scene) if request.outcome == NO_CONTACT else []
-
-    @override
-    def judge(
-        self, requests: Sequence[ContactRequest], scene: WardScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        hospital = Hospital(scene.visits, scene.rooms, scene.parents, parse_instant(scene.now))
-        return [
-            judge_contacts(request, scene, hospital, log, answer)
-            for request, answer in zip(requests, answers, strict=True)
-        ]
 
 
 def _full_name(patient: Resource) -> str:
     name = patient["name"][0]
     return f"{' '.join(name['given'])} {name['family']}"
-
-
-def _draw_request(
-    rng: random.Random,
-    scene: WardScene,
-    overlaps: Mapping[str, Sequence[Overlap]],
-    names: Sequence[tuple[Named, tuple[str, ...]]],
-    used: Collection[Named],
-    outcome: str,
-) -> ContactRequest | None:
-    """Draw a patient, and windows until the question has an outcome; None if no patient has it.
-
-    Args:
-        rng: Random generator.
-        scene: The patients.
-        overlaps: The times for which each patient was with others.
-        names: The names that may have the outcome, with the ids of the patients of that name.
-        used: Names of earlier questions; they are used again only if there are no others.
-        outcome: The outcome; ``done`` stands for any value.
-    """
-    measure, full_names = rng.choice(MEASURES), names_of(scene.people)
-    left = [name for name in names if name[0] not in used] or names
-    this_hour = parse_instant(scene.now).replace(minute=0, second=0)
-    for name, ids in rng.sample(left, len(left)):  # the patient first, so that all are equally likely
-        for _ in range(_WINDOWS):
-            hours = rng.choice(scene.hours)
-            start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
-            ask = ContactContent(
-                patient=name,
-                measure=measure,
-                first=instant(start),
-                last=instant(start + timedelta(hours=hours)),
-                minutes=1 if measure == "longest" else rng.choice(_MINUTES),
-            )
-            value = outcome
-            if len(ids) == 1:
-                value = _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
-            if value:
-                return ContactRequest(ask=ask, outcome=value, patients=ids, **target_among(ids, scene.people))
-    return None
-
-
-def _outcome(
-    ask: ContactContent,
-    scene: WardScene,
-    patient: str,
-    overlaps: Sequence[Overlap],
-    names: Mapping[str, str],
-    intended: str,
-) -> str:
-    """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
-    actual = outcome_of(ask, overlaps, names)
-    if (actual == NO_CONTACT) != (intended == NO_CONTACT) or not stays_in_window(ask, scene, patient):
-        return ""
-    return actual if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 
 
 class ContactsLevel1(StaticShift, requests=Contacts(), level=1):

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from random import Random
 from typing import Literal, NamedTuple, get_args
+
+from typing_extensions import override
 
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading.comparison import plain
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.i3_contacts.scene import HELD, MINUTES, OCCUPIED, Stay, Visit, WardScene, visit_resource
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestContent
+from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
-from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in
+from fhir_gym.tasks.packs.shift.patients import PatientRequest
+from fhir_gym.tasks.packs.shift.questions import QuestionJudge, items_in, number_in
 from fhir_gym.types import Resource
 
 Measure = Literal["number", "names", "longest"]
@@ -316,23 +318,23 @@ def _longest_contact(request: ContactRequest, scene: WardScene) -> int:
     return sum((end - start for start, end in _merged(parts)), timedelta()) // timedelta(minutes=1)
 
 
-def judge_contacts(
-    request: ContactRequest, scene: WardScene, hospital: Hospital, log: EpisodeLog, answer: str
-) -> Judgement:
-    """Judge the answer to a question; it counts only if the agent has read the encounters on which it rests."""
-    not_found = patient_not_found(request, scene.people, log, answer)
-    if not_found is not None:
-        return judge_answer(request, answer, same=answer == request.outcome, looked=not_found)
-    overlaps = hospital.overlaps(request.patients[0])
-    outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
-    records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}
-    records_needed: list[Resource] = []
-    if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
-        # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
-        records = {f"Encounter/{visit.id}" for visit in scene.visits if _is_in_window(request, scene, visit)}
-    elif outcome == NO_CONTACT:
-        records_needed = stay_that_would_count(request, scene)
-    looked = all("location" in log.seen.get(record, {}) for record in records) and all(
-        map(log.lookups_of, records_needed)
-    )
-    return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)
+class ContactJudge(QuestionJudge[WardScene, ContactRequest]):
+    """Judges answers; they count only if the agent has read the encounters on which they rest."""
+
+    @cached_property
+    def _hospital(self) -> Hospital:
+        return Hospital(self.scene.visits, self.scene.rooms, self.scene.parents, parse_instant(self.scene.now))
+
+    @override
+    def check(self, request: ContactRequest, answer: str) -> tuple[bool, bool]:
+        scene, overlaps = self.scene, self._hospital.overlaps(request.patients[0])
+        outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
+        records = {record for overlap in counted(request.ask, overlaps) for record in overlap.records}
+        records_needed: list[Resource] = []
+        if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
+            # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
+            records = {f"Encounter/{visit.id}" for visit in scene.visits if _is_in_window(request, scene, visit)}
+        elif outcome == NO_CONTACT:
+            records_needed = stay_that_would_count(request, scene)
+        looked = all("location" in self.log.seen.get(record, {}) for record in records)
+        return agrees(request.ask, outcome, answer), looked and all(map(self.log.lookups_of, records_needed))

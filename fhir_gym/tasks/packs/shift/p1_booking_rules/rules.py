@@ -14,7 +14,6 @@ from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
-from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
 from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, coming
@@ -230,11 +229,8 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
         return decide(ask, patient, calendar, limits, is_booked=bool(coming(calendar, ask, patient)))[1]
 
     @override
-    def rightly_declined(self, number: int, answer: str) -> bool:
-        request = self.requests[number]
-        not_found = patient_not_found(request, self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        request, answer = self.requests[number], self.answers[number]
         ask, patient = request.ask, request.patients[0]
         booked = coming(self.start, ask, patient)
         if booked:
@@ -252,9 +248,8 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
 
     def _has_read(self, service: str, points: Collection[str]) -> bool:
         """Whether the agent has read the documents that settle some points for a service."""
-        now = parse_instant(self.scene.now)
-        decisions = self.scene.library.decisions(BOOKING.code, service_code(self.scene, service), now)
-        return self.log.has_seen([f"DocumentReference/{decisions[point].document}" for point in points])
+        department, now = service_code(self.scene, service), parse_instant(self.scene.now)
+        return self.log.has_seen(self.scene.library.documents_for(BOOKING.code, department, now, points))
 
     def _has_seen_missed(self, patient: str, count: int) -> bool:
         """Whether the agent has seen at least `count` missed appointments of a patient."""

@@ -282,8 +282,7 @@ def order_sets_of_the_day(ask: OrderSetContent, scene: OrderSetScene) -> frozens
 def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
     """Return references to the valid documents that settle some points for the requested order set."""
     department = next(department.code for department in scene.departments if department.display == ask.department)
-    decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))
-    return [f"DocumentReference/{decisions[point].document}" for point in points]
+    return scene.library.documents_for(ORDER_SETS.code, department, parse_instant(scene.now), points)
 
 
 class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
@@ -344,7 +343,8 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
                 yield self.reader.read(record, state)
 
     @override
-    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        decisions = self.decisions(number, self.claimed)
         if not decisions:
             return [f"left {', '.join(left)}"], None
         possible = [(decision, [*self._problems(number, left, decision)]) for decision in decisions]

@@ -9,16 +9,15 @@ from typing_extensions import override
 
 from fhir_gym.tasks.authoring import concept_texts, instant, parse_instant
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestJudge
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.p3_releases.rules import Decision, Release, ReleaseRequest, department_of, release_of
 from fhir_gym.tasks.packs.shift.p3_releases.scene import RELEASE, ReleaseScene
 from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at
-from fhir_gym.tasks.packs.shift.patients import patient_not_found
+from fhir_gym.tasks.packs.shift.patients import PatientJudge
 from fhir_gym.types import Json, Resource
 
 
-class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
+class ReleaseJudge(PatientJudge[ReleaseScene, ReleaseRequest]):
     """Judges releases against the records that the agent met."""
 
     def __init__(
@@ -45,8 +44,9 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
                     created[write.record] = patient, write.after
         return created
 
+    @override
     @cached_property
-    def _claimed(self) -> list[frozenset[str]]:
+    def claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
         claimed: list[set[str]] = [set() for _ in self.requests]
         for record, (patient, release) in self._new.items():
@@ -73,10 +73,10 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
         release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
         """
         log, end = self.log, len(self.log.writes)
-        mine = [write.number for write in log.writes if write.record in self._claimed[number]]
-        own = self._claimed[number]
+        mine = [write.number for write in log.writes if write.record in self.claimed[number]]
+        own = self.claimed[number]
         others = [record for record, (of, _) in self._new.items() if of == patient and record not in own]
-        earlier = [record for record in others if any(record in claimed for claimed in self._claimed[:number])]
+        earlier = [record for record in others if any(record in claimed for claimed in self.claimed[:number])]
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
@@ -89,18 +89,16 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
                 charts.append(chart)
         return charts
 
+    def _decisions(self, number: int, release: Release) -> list[Decision]:
+        patients = self.requests[number].patients
+        charts = self._charts(number, f"Patient/{patients[0]}") if len(patients) == 1 else []
+        return [release.decide(chart) for chart in charts]
+
     @override
-    def judge_one(self, number: int) -> Judgement:
-        request, claimed = self.requests[number], self._claimed[number]
-        left = sorted(claimed & self.log.changed)
-        release = self._release(number)
-        decisions: list[Decision] = []
-        if len(request.patients) == 1:
-            decisions = [release.decide(chart) for chart in self._charts(number, f"Patient/{request.patients[0]}")]
-        if not left:
-            return self.declined(number, self._rightly_declined(number, release, decisions), claimed)
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        request, release = self.requests[number], self._release(number)
         problems: list[Json] = [f"left {', '.join(left)}"]
-        possible = [decision for decision in decisions if decision.outcome == DONE]
+        possible = [decision for decision in self._decisions(number, release) if decision.outcome == DONE]
         if len(left) == 1 and possible:
             made = self.log.at_end(left[0]) or {}
             problems = [*release.problems(made, possible[0].documents)]
@@ -109,24 +107,21 @@ class ReleaseJudge(RequestJudge[ReleaseScene, ReleaseRequest]):
             others = [other.display.casefold() for other in self.scene.departments if other != release.department]
             if any(other in text.casefold() for text in concept_texts(made.get("category")) for other in others):
                 problems.append({"category": made.get("category")})
-        return self.done(number, problems, claimed)
+        return problems, None
 
-    def _rightly_declined(self, number: int, release: Release, decisions: Sequence[Decision]) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
-        request, answer = self.requests[number], self.answers[number]
-        is_absent = patient_not_found(request, self.scene.people, self.log, answer)
-        if is_absent is not None:
-            return is_absent
+    @override
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        patient, release = self.requests[number].patients[0], self._release(number)
         return any(
-            answer == decision.outcome != DONE and self._knows(request.patients[0], release, decision)
-            for decision in decisions
+            self.answers[number] == decision.outcome != DONE and self._knows(patient, release, decision)
+            for decision in self._decisions(number, release)
         )
 
     def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
         """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
         log = self.log
-        places = self.scene.library.decisions(RELEASE.code, release.department.code, self._now)
-        if not log.has_seen([f"DocumentReference/{places[point].document}" for point in sorted(decision.points)]):
+        points = sorted(decision.points)
+        if not log.has_seen(self.scene.library.documents_for(RELEASE.code, release.department.code, self._now, points)):
             return False
         if decision.records:
             return any(record in log.seen or record in self._new for record in decision.records)

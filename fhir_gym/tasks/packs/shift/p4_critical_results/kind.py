@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Mapping, Sequence
-from datetime import date, datetime, timedelta
-from typing import Any, ClassVar
+from datetime import date, timedelta
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.authoring import IdAllocator, instant
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
@@ -39,7 +39,7 @@ from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
     draw_hospital,
     hospital_resources,
 )
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
@@ -56,6 +56,65 @@ _MOST_DEPARTMENTS = 5
 """Most requests of one shift, because each is about another department."""
 
 
+class CriticalSampler(RequestSampler[CriticalScene, CriticalRequest]):
+    """Draws a department, and the request about it whose result the most of some mistakes would change."""
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng, used = self.rng, [request.ask.department for request in self.chosen]
+        left = [department for department in self.scene.departments if department.service.display not in used]
+        possible = {department: asks for department in left if (asks := self._possible(department, outcome))}
+        if not possible:
+            return False
+        chosen = rng.choice([*possible])
+        ask = self._most_changed(possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
+        qualifying = tuple(f"Organization/{department.id}" for department in possible)
+        target = f"Organization/{chosen.id}"
+        self.chosen.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
+        return True
+
+    def _possible(self, department: Department, outcome: str) -> list[CriticalContent]:
+        """Return requests about a department for which a number of results need a Task, in random order."""
+        scene, done = self.scene, self.outcomes.count(DONE)
+        fewest, most = (bound // done for bound in scene.tasks_due) if outcome == DONE else (0, 0)
+        results = scene.results_of[department.id]
+        due = results_due(scene, self._ask(department, max(_HOURS)), self.now)
+        contents: list[CriticalContent] = []
+        for hours in self.rng.sample(_HOURS, len(_HOURS)):
+            ask = self._ask(department, hours)
+            new = [result for result in results if result.issued > ask.since]
+            if len(new) >= _FEWEST_RESULTS and fewest <= sum(result.id in due for result in new) <= most:
+                contents.append(ask)
+        return contents
+
+    def _ask(self, department: Department, hours: int) -> CriticalContent:
+        since = instant(self.now - timedelta(hours=hours, minutes=15))
+        return CriticalContent(department=department.service.display, since=since)
+
+    def _most_changed(self, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
+        """Return the first request about a department whose result the most of the mistakes would change."""
+        earliest = min(asks, key=lambda ask: ask.since)
+        by_mistake = {mistake: self._written(earliest, mistake) for mistake in ("", *mistakes)}
+
+        def changed(ask: CriticalContent) -> int:
+            due = {
+                mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
+                for mistake, all in by_mistake.items()
+            }
+            return sum(due[mistake] != due[""] for mistake in mistakes)
+
+        return max(asks, key=changed)
+
+    def _written(self, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Resource]]:
+        """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
+        scene, misread = self.scene, mistake in MISREADINGS
+        library = scene.library.misread(mistake, self.now) if misread else None
+        due = results_due(scene, ask, self.now, library, "" if misread else mistake)
+        results = scene.results_of[scene.department(ask.department).id]
+        moments = {result.id: result.taken if mistake == TIME_OF_SPECIMEN else result.issued for result in results}
+        return {id: (moments[id], resource) for id, resource in due.items()}
+
+
 class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     """Create Tasks for critical results for the practitioners on call."""
 
@@ -63,6 +122,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     title = "Critical results"
     has_policies = True
     minutes = 26
+    sampler_type = CriticalSampler
     judge_type = CriticalJudge
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -119,32 +179,6 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: CriticalScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[CriticalRequest, ...] | None:
-        work = outcomes.count(DONE)
-        low, high = (bound // work for bound in scene.tasks_due)
-        requests: list[CriticalRequest] = []
-        for outcome in outcomes:
-            used = [request.ask.department for request in requests]
-            left = [department for department in scene.departments if department.service.display not in used]
-            bounds = (low, high) if outcome == DONE else (0, 0)
-            possible = {department: asks for department in left if (asks := _possible(rng, scene, department, bounds))}
-            if not possible:
-                return None
-            chosen = rng.choice([*possible])
-            ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
-            qualifying = tuple(f"Organization/{department.id}" for department in possible)
-            target = f"Organization/{chosen.id}"
-            requests.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
-        return tuple(requests)
-
-    @override
     def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
         return hospital_resources(scene)
 
@@ -162,18 +196,13 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )[wording]
 
     @override
-    def solve(
-        self, ask: CriticalContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        if not looked_up:
-            looked_up["departments"] = yield from _departments(rule_values["place"])
-            looked_up["library"] = yield from read_library((CRITICAL,))
-        department: Resource = looked_up["departments"][ask.department]
-        library: Library = looked_up["library"]
+    def solve(self, ask: CriticalContent, knowledge: Knowledge) -> Solution:
+        if not knowledge.looked_up:
+            knowledge.looked_up["departments"] = yield from _departments(knowledge.rule_values["place"])
+        library = yield from library_about(CRITICAL, knowledge)
+        department: Resource = knowledge.looked_up["departments"][ask.department]
         organization = f"Organization/{department['id']}"
-        values = library.values(
-            CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(rule_values, now)
-        )
+        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(knowledge))
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
         resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {
@@ -200,54 +229,6 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     @override
     def counterfactuals(self, request: CriticalRequest, scene: CriticalScene) -> list[Resource]:
         return [*supposed_results(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-
-def _possible(
-    rng: random.Random, scene: CriticalScene, department: Department, bounds: tuple[int, int]
-) -> list[CriticalContent]:
-    """Return requests about a department for which a number of results need a Task, in random order."""
-    now = parse_instant(scene.now)
-    results = scene.results_of[department.id]
-    due = results_due(scene, _ask(department, max(_HOURS), now), now)
-    contents: list[CriticalContent] = []
-    for hours in rng.sample(_HOURS, len(_HOURS)):
-        ask = _ask(department, hours, now)
-        new = [result for result in results if result.issued > ask.since]
-        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(result.id in due for result in new) <= bounds[1]:
-            contents.append(ask)
-    return contents
-
-
-def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
-    since = instant(now - timedelta(hours=hours, minutes=15))
-    return CriticalContent(department=department.service.display, since=since)
-
-
-def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
-    """Return the first request about a department whose result the most of the mistakes would change."""
-    earliest = min(asks, key=lambda ask: ask.since)
-    by_mistake = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
-
-    def changed(ask: CriticalContent) -> int:
-        due = {
-            mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
-            for mistake, all in by_mistake.items()
-        }
-        return sum(due[mistake] != due[""] for mistake in mistakes)
-
-    return max(asks, key=changed)
-
-
-def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Resource]]:
-    """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
-    now = parse_instant(scene.now)
-    if mistake in MISREADINGS:
-        due = results_due(scene, ask, now, scene.library.misread(mistake, now))
-    else:
-        due = results_due(scene, ask, now, mistake=mistake)
-    results = scene.results_of[scene.department(ask.department).id]
-    moments = {result.id: result.taken if mistake == TIME_OF_SPECIMEN else result.issued for result in results}
-    return {id: (moments[id], resource) for id, resource in due.items()}
 
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:

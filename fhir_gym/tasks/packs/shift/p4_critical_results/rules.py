@@ -208,8 +208,9 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         """Whether the agent looked at the results of all patients, and at the policies that decide."""
         request = self.requests[number]
         department = self.scene.department(request.ask.department).service.code
-        decisions = self.scene.library.decisions(CRITICAL.code, department, self._now).values()
-        documents = {f"DocumentReference/{decision.document}" for decision in decisions}
+        library, supposed_now = self.scene.library, self._now
+        points = library.values(CRITICAL.code, department, supposed_now)
+        documents = {*library.documents_for(CRITICAL.code, department, supposed_now, points)}
         supposed = supposed_results(request, self.scene)
         return all(map(self.log.lookups_of, supposed)) and self.log.has_seen(sorted(documents))
 

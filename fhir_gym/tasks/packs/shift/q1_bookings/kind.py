@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
-from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.authoring import IdAllocator, instant
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Calendar, draw_mistake
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
-from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, PatientKind, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.preferences import WISHES
 from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, overlaps
 from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
     COMING,
@@ -27,6 +27,7 @@ from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
     best_slot,
     booking_text,
     coming,
+    draw_wishes,
     fitting_slots,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -38,11 +39,62 @@ _MOST_TRIED = 6
 """Number of patients for whom a request is sought that a mistake would change."""
 
 
-class Bookings(RequestKind[ClinicScene, BookingRequest]):
+class BookingSampler(RequestSampler[ClinicScene, BookingRequest]):
+    """Draws the wishes of a patient until they have an outcome, which a mistake would often change."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: ClinicScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._calendar = Calendar.at_start(scene)
+        self._names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        used = [request.ask.patient for request in self.chosen]
+        left = [name for name in self._names[outcome] if name not in used]
+        mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(self.rng, outcome)
+        request = self._first(left if depends else left[:_MOST_TRIED], outcome, mistake)
+        if request is None and mistake and not depends:
+            request = self._first(left, outcome)
+        if request is None:
+            return False
+        self.chosen.append(request)
+        if outcome == DONE:
+            self._calendar.book(request.patients[0], best_slot(self._calendar, request.ask, request.patients[0]))
+        return True
+
+    def _first(self, names: Sequence[Named], outcome: str, mistake: str = "") -> BookingRequest | None:
+        drawn = (self._draw(name, outcome, mistake) for name in names)
+        return next((request for request in drawn if request is not None), None)
+
+    def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
+        """Draw wishes of a patient until they have an outcome, which the mistake would change; None if they do not."""
+        people = self.scene.people
+        ids = ids_of(name, people)
+        calendar = self._calendar.fixed()
+        seen = calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
+        for _ in range(_TRIES):
+            ask = self._draw_ask(name)
+            if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):
+                continue
+            if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
+                return BookingRequest(ask=ask, outcome=outcome, patients=ids, **target_among(ids, people))
+        return None
+
+    def _draw_ask(self, name: Named) -> BookingContent:
+        """Draw a service and one to three wishes."""
+        rng = self.rng
+        wishes = draw_wishes(rng, self.now.date())
+        chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
+        service = rng.choice(sorted({practitioner.service.display for practitioner in self.scene.practitioners}))
+        return BookingContent(patient=name, service=service, **{wish: wishes[wish] for wish in chosen})
+
+
+class Bookings(PatientKind[ClinicScene, BookingRequest]):
     """Book appointments for patients who state their wishes."""
 
     key = "Q1"
     title = "Requests for appointments"
+    sampler_type = BookingSampler
     judge_type = BookingJudge
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
     depending = (DONE, NO_FREE_TIME)
@@ -75,40 +127,6 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=9, services=3, days=7, per_day=6)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: ClinicScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[BookingRequest, ...] | None:
-        calendar = Calendar.at_start(scene)
-        names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
-        requests: list[BookingRequest] = []
-
-        def add(outcome: str, *, depends: bool) -> bool:
-            used = [request.ask.patient for request in requests]
-            left = [name for name in names[outcome] if name not in used]
-            mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(rng, outcome)
-            tried = left if depends else left[:_MOST_TRIED]
-            drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in tried)
-            request = next((request for request in drawn if request is not None), None)
-            if request is None and mistake and not depends:
-                drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
-                request = next((request for request in drawn if request is not None), None)
-            if request is None:
-                return False
-            requests.append(request)
-            if outcome == DONE:
-                slot = best_slot(calendar, request.ask, request.patients[0])
-                assert slot is not None
-                calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
-            return True
-
-        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
-
-    @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
         return clinic_resources(scene, world)
 
@@ -121,18 +139,13 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return booking_text(ask, wording)
 
     @override
-    def solve(
-        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient = f"Patient/{patients[0]['id']}"
+    def solve_for(self, patient: Resource, ask: BookingContent, knowledge: Knowledge) -> Solution:
+        looked_up = knowledge.looked_up
         if not looked_up:
-            looked_up["place"] = yield from look_up_place(rule_values["place"])
+            looked_up["place"] = yield from look_up_place(knowledge.rule_values["place"])
         place: PlaceRecords = looked_up["place"]
-        present = instant(now)
-        mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
+        present, patient_reference = instant(knowledge.now), f"Patient/{patient['id']}"
+        mine = yield from search_all("/Appointment", {"patient": patient_reference, "_count": "200"})
         coming = [
             appointment for appointment in mine if appointment["status"] in COMING and appointment["start"] > present
         ]
@@ -145,34 +158,13 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
             fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
             if not fitting:
                 break
-            if (yield from place.book(place.first(fitting), patient)):
+            if (yield from place.book(place.first(fitting), patient_reference)):
                 return DONE
         return NO_FREE_TIME
 
     @override
-    def counterfactuals(self, request: BookingRequest, scene: ClinicScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        return [*fitting_slots(request, scene)] if len(request.patients) == 1 else []
-
-
-def _draw_request(
-    rng: random.Random, calendar: Calendar, name: Named, outcome: str, mistake: str = ""
-) -> BookingRequest | None:
-    """Draw wishes of a patient until they have an outcome, which the mistake would change.
-
-    Returns None if that does not happen.
-    """
-    people = calendar.scene.people
-    ids = ids_of(name, people)
-    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
-    for _ in range(_TRIES):
-        ask = _draw_ask(rng, calendar, name)
-        if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):
-            continue
-        if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
-            return BookingRequest(ask=ask, outcome=outcome, patients=ids, **target_among(ids, people))
-    return None
+    def missing_records(self, request: BookingRequest, scene: ClinicScene) -> Iterator[Resource]:
+        return fitting_slots(request, scene)
 
 
 def _outcome(ask: BookingContent, patient: str, calendar: Calendar) -> str:
@@ -185,18 +177,6 @@ def _outcome(ask: BookingContent, patient: str, calendar: Calendar) -> str:
     if best is None:
         return NO_FREE_TIME
     return DONE if all(best_slot(calendar, booking, patient) != best for booking in ask.without_one_wish()) else ""
-
-
-def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingContent:
-    """Draw a service and one to three wishes."""
-    scene = calendar.scene
-    wishes = draw_time_wishes(rng, parse_instant(calendar.scene.now).date()) | {
-        "language": rng.choice(sorted(LANGUAGES)),
-        "gender": rng.choice(("female", "male")),
-    }
-    chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
-    service = rng.choice(sorted({practitioner.service.display for practitioner in scene.practitioners}))
-    return BookingContent(patient=name, service=service, **{wish: wishes[wish] for wish in chosen})
 
 
 class BookingsLevel1(StaticShift, requests=Bookings(), level=1):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
-from typing import Generic
+from datetime import date
+from typing import Any, Generic
 
 from typing_extensions import override
 
 from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, C, Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, ClinicScene, ClinicSlot, Practitioner
-from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME
-from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.preferences import TimePreferences
+from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
+from fhir_gym.tasks.packs.shift.preferences import TimePreferences, draw_time_wishes
 from fhir_gym.types import Json, Resource
 
 COMING = ("booked", "pending")
@@ -43,6 +44,14 @@ class BookingContent(TimePreferences):
             and self.gender in ("", practitioner.person.gender)
             and (not self.language or self.language in practitioner.languages)
         )
+
+
+def draw_wishes(rng: random.Random, today: date) -> dict[str, Any]:
+    """Draw a value for each wish."""
+    return draw_time_wishes(rng, today) | {
+        "language": rng.choice(sorted(LANGUAGES)),
+        "gender": rng.choice(("female", "male")),
+    }
 
 
 def booking_text(ask: BookingContent, wording: int) -> str:
@@ -95,7 +104,7 @@ def fitting_slots(request: BookingRequest, scene: ClinicScene) -> Iterator[Resou
     yield from slots_that_would_fit(scene, request.patients[0], ask, max(ask.minutes, USUAL_MINUTES), ask.wants)
 
 
-class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
+class BookingJudge(CalendarJudge[C, BookingRequest], PatientJudge[C, BookingRequest], Generic[C]):
     """Judges bookings against the calendars that the agent met."""
 
     @override
@@ -107,28 +116,24 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
         return frozenset({write.record for write in new} | slots)
 
     @override
-    def judge_one(self, number: int) -> Judgement:
-        request, claimed = self.requests[number], self.claimed[number]
-        left = claimed & self.log.changed
-        if not left:
-            return self.declined(number, self.rightly_declined(number, self.answers[number]), claimed)
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
         slots = [self.best(number, calendar) for calendar in (self.met(number), self.planned(number))]
         expected = next((f"{DONE}, in Slot/{slot.id}" for slot in slots if slot), None)
-        return self.done(number, self._problems(request, left, slots), claimed, expected)
+        return self._problems(self.requests[number], left, slots), expected
 
     def _problems(
-        self, request: BookingRequest, left: frozenset[str], right_slots: Sequence[ClinicSlot | None]
+        self, request: BookingRequest, left: Sequence[str], right_slots: Sequence[ClinicSlot | None]
     ) -> list[Json]:
         """Describe the errors in the records that the agent left for a request."""
         appointments = [record for record in left if record.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
-            return [f"left {record}" for record in sorted(left)]
+            return [f"left {record}" for record in left]
         appointment = self.log.at_end(appointments[0])
         assert appointment is not None
         slot = next((slot for slot in right_slots if slot and self.slot_ids(appointment) == [slot.id]), None)
         if slot is None:
             return [f"booked {', '.join(f'Slot/{id}' for id in self.slot_ids(appointment)) or 'no slot'}"]
-        problems = [f"left {record}" for record in sorted(left - {appointments[0], f"Slot/{slot.id}"})]
+        problems = [f"left {record}" for record in left if record not in (appointments[0], f"Slot/{slot.id}")]
         problems += self._wrong_elements(appointment, request.patients[0], slot)
         if not self.slot_became(slot.id, "busy"):
             problems.append(f"Slot/{slot.id} is not busy and otherwise unchanged")
@@ -158,12 +163,9 @@ class BookingJudge(CalendarJudge[C, BookingRequest], Generic[C]):
             return None
         return best_slot(calendar, request.ask, request.patients[0])
 
-    def rightly_declined(self, number: int, answer: str) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
-        request = self.requests[number]
-        not_found = patient_not_found(request, self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
+    @override
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        request, answer = self.requests[number], self.answers[number]
         booked = coming(self.start, request.ask, request.patients[0])
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)

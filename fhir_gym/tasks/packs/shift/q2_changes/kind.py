@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, parse_instant, reference
+from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, reference
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, patients_called, search_all, update
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     DONE,
@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, PatientKind, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.q2_changes.rules import (
@@ -48,11 +48,123 @@ _MOST_MOVES = 0.5
 """Share of the requests that may be moves, which need the most actions."""
 
 
-class Changes(RequestKind[ClinicScene, ChangeRequest]):
+def _same_day(visit: Visit, visits: Sequence[Visit]) -> list[Visit]:
+    """Return the appointments that are with the same practitioner and on the same day as another one."""
+    key = (visit.slot.schedule, visit.slot.start[:10])
+    return [other for other in visits if (other.slot.schedule, other.slot.start[:10]) == key]
+
+
+def _outcome(ask: ChangeContent, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
+    """Return the outcome of an ask; an empty text if it is ambiguous or one of its wishes makes no difference."""
+    if visit is None:
+        return NOTHING_TO_DO
+    is_clear, outcome = len(_same_day(visit, mine)) == 1, outcome_of(ask, visit, calendar)
+    if is_clear and outcome == DONE and ask.change == "move":
+        best = new_slot(ask, visit, calendar)
+        is_clear = all(new_slot(change, visit, calendar) != best for change in ask.without_one_wish())
+    return outcome if is_clear else ""
+
+
+class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
+    """Draws changes of a patient's appointments until one has an outcome, which a mistake would often change."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: ClinicScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._calendar = Calendar.at_start(scene)
+        self._most_moves = _MOST_MOVES * len(outcomes)
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        used = [request.ask.patient for request in self.chosen]
+        kinds = self._kinds(outcome, depends=depends)
+        names = [name for name in names_for(self.rng, self.scene.people, outcome) if name not in used]
+        mistake = draw_mistake(self.rng, outcome) if "move" in kinds else ""
+        mistake = EARLIER_REQUESTS_IGNORED if depends else mistake
+        request = self._first(names, outcome, ["move"], mistake) if mistake else None
+        if request is None and not depends:
+            request = self._first(names, outcome, kinds)
+        if request is None:
+            return False
+        self.chosen.append(request)
+        if outcome == DONE:
+            self._apply(request)
+        return True
+
+    def _kinds(self, outcome: str, *, depends: bool) -> list[str]:
+        """Return the changes that may be asked for."""
+        if outcome == NO_FREE_TIME or depends:
+            return ["move"]
+        moves = sum(request.ask.change == "move" for request in self.chosen)
+        kinds = ["cancel", "missed"] if moves + 1 > self._most_moves else ["cancel", "move", "missed"]
+        # A missed appointment frees no slot.
+        return [kind for kind in kinds if outcome != DONE or self.is_chained or kind != "missed"]
+
+    def _first(
+        self, names: Sequence[Named], outcome: str, kinds: Sequence[str], mistake: str = ""
+    ) -> ChangeRequest | None:
+        drawn = (self._draw(name, outcome, kinds, mistake) for name in names)
+        return next((request for request in drawn if request is not None), None)
+
+    def _draw(self, name: Named, outcome: str, kinds: Sequence[str], mistake: str) -> ChangeRequest | None:
+        """Draw changes until one has an outcome, which the mistake would change; None if none has."""
+        ids = ids_of(name, self.scene.people)
+        calendar = self._calendar.fixed()
+        seen = calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
+        mine = [visit for visit in self.scene.visits if visit.patient in ids]
+        for _ in range(_TRIES):
+            visit, ask = self._draw_change(name, mine, self.rng.choice(kinds))
+            if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
+                continue
+            if len(ids) != 1 or _outcome(ask, visit, calendar, mine) == outcome:
+                values = {"visit": visit.id if visit else "", **self._aimed_at(ids, visit)}
+                return ChangeRequest(ask=ask, outcome=outcome, patients=ids, **values)
+        return None
+
+    def _aimed_at(self, ids: Sequence[str], visit: Visit | None) -> dict[str, Any]:
+        """Return the fields `target` and `qualifying`: only patients with such an appointment qualify."""
+        aimed = target_among(ids, self.scene.people)
+        if aimed and visit is not None:
+            able = {f"Patient/{other.patient}" for other in self.scene.visits if self._kind(other) == self._kind(visit)}
+            aimed["qualifying"] = tuple(qualifying for qualifying in aimed["qualifying"] if qualifying in able)
+        return aimed
+
+    def _kind(self, visit: Visit) -> tuple[bool, bool]:
+        return visit.status in ACTIVE, visit.slot.start > self.scene.now
+
+    def _draw_change(self, name: Named, mine: Sequence[Visit], change: str) -> tuple[Visit | None, ChangeContent]:
+        """Draw an appointment of the patient, or the practitioner and day of another patient's; and what to change."""
+        rng, scene = self.rng, self.scene
+        chosen = rng.choice(mine) if mine and rng.random() < 0.75 else rng.choice(scene.visits)
+        person, day = scene.by_schedule()[chosen.slot.schedule].person, chosen.slot.start[:10]
+        wishes: dict[str, Any] = {}
+        if change == "move":
+            drawn = draw_time_wishes(rng, self.now.date())
+            wishes = {
+                wish: drawn[wish] for wish in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))
+            }
+        ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
+        return next(iter(_same_day(chosen, mine)), None), ask
+
+    def _apply(self, request: ChangeRequest) -> None:
+        """Change the calendar as a request asks."""
+        calendar = self._calendar
+        visit = next(visit for visit in self.scene.visits if visit.id == request.visit)
+        slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)
+        if request.ask.change == "move":
+            slot = new_slot(request.ask, visit, calendar)
+            assert slot is not None
+            slots, calendar.status[slot.id] = (slot,), "busy"
+        if request.ask.change != "missed":
+            calendar.status[visit.slot.id] = "free"
+        calendar.visits[visit.id] = Booked(visit.patient, slots, status)
+
+
+class Changes(PatientKind[ClinicScene, ChangeRequest]):
     """Cancel or move appointments, or record that a patient missed one."""
 
     key = "Q2"
     title = "Changes of appointments"
+    sampler_type = ChangeSampler
     judge_type = ChangeJudge
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_TO_DO, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     depending = (DONE, NO_FREE_TIME)
@@ -85,46 +197,6 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=6, services=3, days=7, per_day=7)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: ClinicScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[ChangeRequest, ...] | None:
-        calendar = Calendar.at_start(scene)
-        requests: list[ChangeRequest] = []
-        chained = dependent is None
-
-        def add(outcome: str, *, depends: bool) -> bool:
-            nonlocal chained
-            used = [request.ask.patient for request in requests]
-            moves = sum(request.ask.change == "move" for request in requests)
-            kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
-            if outcome == DONE and not chained:
-                kinds.remove("missed")  # it frees no slot
-            if outcome == NO_FREE_TIME or depends:
-                kinds = ["move"]
-            names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
-            mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
-            mistake = EARLIER_REQUESTS_IGNORED if depends else mistake
-            drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
-            request = next((request for request in drawn if request is not None), None)
-            if request is None and not depends:
-                drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
-                request = next((request for request in drawn if request is not None), None)
-            if request is None:
-                return False
-            chained |= depends
-            requests.append(request)
-            if outcome == DONE:
-                _apply(request, calendar)
-            return True
-
-        return tuple(requests) if self.add_requests(add, outcomes, dependent) else None
-
-    @override
     def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
         return clinic_resources(scene, world)
 
@@ -152,17 +224,12 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return " ".join([words[ask.change][wording], *ask.in_words()])
 
     @override
-    def solve(
-        self, ask: ChangeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        doctor = f"{ask.given} {ask.family}"
+    def solve_for(self, patient: Resource, ask: ChangeContent, knowledge: Knowledge) -> Solution:
+        doctor, looked_up = f"{ask.given} {ask.family}", knowledge.looked_up
         if doctor not in looked_up:
             looked_up[doctor] = yield from _practitioner_and_schedule(ask)
         practitioner, schedule = looked_up[doctor]
-        query = {"patient": f"Patient/{patients[0]['id']}", "_include": "Appointment:slot", "_count": "200"}
+        query = {"patient": f"Patient/{patient['id']}", "_include": "Appointment:slot", "_count": "200"}
         resources = yield from search_all("/Appointment", query)
         mine = [appointment for appointment in resources if appointment["resourceType"] == "Appointment"]
         slots = {f"Slot/{slot['id']}": slot for slot in resources if slot["resourceType"] == "Slot"}
@@ -171,7 +238,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             for appointment in mine
             if appointment["start"][:10] == ask.day and practitioner in _actors(appointment)
         ]
-        present = instant(now)
+        present = instant(knowledge.now)
         if not meant:
             return NOTHING_TO_DO
         (appointment,) = meant[:1]
@@ -203,92 +270,10 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         return NO_FREE_TIME
 
     @override
-    def counterfactuals(self, request: ChangeRequest, scene: ClinicScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        if len(request.patients) > 1:
-            return []
+    def missing_records(self, request: ChangeRequest, scene: ClinicScene) -> list[Resource]:
         if not request.visit:
             return [*missing_visit(request, scene)]
         return [*slots_for_move(request, scene)] if request.ask.change == "move" else []
-
-
-def _draw_request(
-    rng: random.Random, calendar: Calendar, name: Named, outcome: str, kinds: Sequence[str], mistake: str = ""
-) -> ChangeRequest | None:
-    """Draw a change of a patient's appointment until it has an outcome, which the mistake would change.
-
-    Returns None if that does not happen.
-    """
-    scene = calendar.scene
-    ids = ids_of(name, scene.people)
-    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
-    mine = [visit for visit in scene.visits if visit.patient in ids]
-    for _ in range(_TRIES):
-        visit, ask = _draw_change(rng, calendar, name, mine, rng.choice(kinds))
-        if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
-            continue
-        if len(ids) != 1 or _outcome(ask, visit, calendar, mine) == outcome:
-            return ChangeRequest(
-                ask=ask, outcome=outcome, patients=ids, visit=visit.id if visit else "", **_aimed_at(ids, visit, scene)
-            )
-    return None
-
-
-def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> dict[str, Any]:
-    """Return the fields `target` and `qualifying`: only patients with such an appointment qualify."""
-    aimed = target_among(ids, scene.people)
-    if aimed and visit is not None:
-        kind = (visit.status in ACTIVE, visit.slot.start > scene.now)
-        able = {
-            f"Patient/{other.patient}"
-            for other in scene.visits
-            if (other.status in ACTIVE, other.slot.start > scene.now) == kind
-        }
-        aimed["qualifying"] = tuple(qualifying for qualifying in aimed["qualifying"] if qualifying in able)
-    return aimed
-
-
-def _draw_change(
-    rng: random.Random, calendar: Calendar, name: Named, mine: Sequence[Visit], change: str
-) -> tuple[Visit | None, ChangeContent]:
-    """Draw an appointment of the patient, or the practitioner and the day of another patient's; and what to change."""
-    scene = calendar.scene
-    chosen = rng.choice(mine) if mine and rng.random() < 0.75 else rng.choice(scene.visits)
-    person, day = scene.by_schedule()[chosen.slot.schedule].person, chosen.slot.start[:10]
-    wishes: dict[str, Any] = {}
-    if change == "move":
-        drawn = draw_time_wishes(rng, parse_instant(calendar.scene.now).date())
-        wishes = {wish: drawn[wish] for wish in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
-    ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
-    there = [visit for visit in mine if (visit.slot.schedule, visit.slot.start[:10]) == (chosen.slot.schedule, day)]
-    return (there[0] if there else None), ask
-
-
-def _outcome(ask: ChangeContent, visit: Visit | None, calendar: Calendar, mine: Sequence[Visit]) -> str:
-    """Return the outcome of an ask; an empty text if it is ambiguous or one of its wishes makes no difference."""
-    if visit is None:
-        return NOTHING_TO_DO
-    day = visit.slot.start[:10]
-    same = [other for other in mine if (other.slot.schedule, other.slot.start[:10]) == (visit.slot.schedule, day)]
-    outcome = outcome_of(ask, visit, calendar)
-    if len(same) != 1 or outcome != DONE or ask.change != "move":
-        return outcome if len(same) == 1 else ""
-    best = new_slot(ask, visit, calendar)
-    return DONE if all(new_slot(change, visit, calendar) != best for change in ask.without_one_wish()) else ""
-
-
-def _apply(request: ChangeRequest, calendar: Calendar) -> None:
-    """Change the calendar as the request asks."""
-    visit = next(visit for visit in calendar.scene.visits if visit.id == request.visit)
-    slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)
-    if request.ask.change == "move":
-        slot = new_slot(request.ask, visit, calendar)
-        assert slot is not None
-        slots, calendar.status[slot.id] = (slot,), "busy"
-    if request.ask.change != "missed":
-        calendar.status[visit.slot.id] = "free"
-    calendar.visits[visit.id] = Booked(visit.patient, slots, status)
 
 
 def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +23,7 @@ from fhir_gym.tasks.packs.shift.clinic import (
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
 from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Json, Resource
 
@@ -130,7 +130,7 @@ def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resou
     yield from slots_that_would_fit(scene, visit.patient, limits, minutes, _same(visit), moving=visit.id)
 
 
-class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
+class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest], PatientJudge[ClinicScene, ChangeRequest]):
     """Judges changes of appointments against the calendars that the agent met."""
 
     def _visit(self, request: ChangeRequest) -> Visit | None:
@@ -147,16 +147,19 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
 
     @override
     def judge_one(self, number: int) -> Judgement:
-        request, claimed = self.requests[number], self.claimed[number]
-        visit = self._visit(request)
-        if visit is None or f"Appointment/{visit.id}" not in self.log.changed:
-            right, harmed = self._declined(number), self._slot_is_wrong(visit)
-            return self.declined(number, right, claimed & self.log.changed, harmed=harmed)
-        calendars = [self.met(number), self.planned(number)]
-        return self.done(number, [*self._problems(request.ask, visit, calendars)], claimed)
+        visit = self._visit(self.requests[number])
+        if visit is not None and f"Appointment/{visit.id}" in self.log.changed:
+            return super().judge_one(number)
+        right, harmed = self.is_rightly_declined(number), self._slot_is_wrong(visit)
+        return self.declined(number, right, self.claimed[number] & self.log.changed, harmed=harmed)
+
+    @override
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        ask, visit = self.requests[number].ask, self._visit(self.requests[number])
+        assert visit is not None
+        return [*self._problems(ask, visit, [self.met(number), self.planned(number)])], None
 
     def _problems(self, ask: ChangeContent, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
-        """Yield the errors in an appointment that the agent changed."""
         record = f"Appointment/{visit.id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         possible = [calendar for calendar in calendars if outcome_of(ask, visit, calendar) == DONE]
@@ -208,12 +211,9 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest]):
         others = (other for id, other in booked.items() if id != visit.id and other.status in OCCUPIED)
         return any(slot.id == visit.slot.id for other in others for slot in other.slots)
 
-    def _declined(self, number: int) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
+    @override
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
         request, answer = self.requests[number], self.answers[number]
-        not_found = patient_not_found(request, self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
         visit = self._visit(request)
         if visit is None:
             (supposed,) = missing_visit(request, self.scene)

@@ -37,12 +37,12 @@ from fhir_gym.tasks.packs.shift.engine.orders import (
     read_chart,
 )
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution, StatusUpdates
-from fhir_gym.tasks.packs.shift.lookups import patients_called, search_all
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
-    absent_patient,
+    PatientKind,
     draw_patients,
     drawn_again,
     drawn_by_patient,
@@ -70,13 +70,115 @@ _LIMITED = MappingProxyType({DONE: 2, NOT_ALLOWED: 4.5})
 times the number of requests."""
 
 
-class Orders(RequestKind[OrdersScene, OrderRequest]):
+class SingleOrderSampler(OrderSampler[OrdersScene, OrderRequest]):
+    """Chooses requests one after the other."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: OrdersScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._count, self._rules = len(outcomes), OrderRules(scene, scene.now)
+        self._decoys = decoy_charts(OrderRules, scene)
+        self._decisions: dict[tuple[str, str], Decision] = {}
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        preferred, others = self._contents(outcome)
+        for contents, cause in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
+            requests = (
+                OrderRequest(ask=content, outcome=outcome, patients=self.ids.get(content.patient, ()))
+                for content in contents
+            )
+            fitting = [request for request in requests if self._qualifies(request, cause)]
+            if fitting:
+                again = self._about_earlier_patients(fitting)
+                request = drawn_by_patient(self.rng, again or fitting)
+                if any(earlier.patients == request.patients for earlier in self.chosen):
+                    request = drawn_again(request, self.chosen)
+                if outcome == DONE:
+                    self._add_order(request)
+                self.chosen.append(request)
+                return True
+        return False
+
+    def _qualifies(self, request: OrderRequest, cause: str) -> bool:
+        """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
+        if self._repeats(request) or len(request.patients) != 1:
+            return not self._repeats(request)
+        decision = self._decide(request)
+        right = decision.outcome == request.outcome and decision.settled
+        return right and (not cause or self._has(request, decision, cause))
+
+    def _wanted(self, outcome: str) -> Sequence[str]:
+        """Return causes or decoys in random order; a request with the first of them is preferred."""
+        if outcome == NOT_ALLOWED:
+            causes = self.rng.sample(CAUSES, len(CAUSES))
+            rather_limit = self.rng.random() * self._count < _LIMITED[outcome]
+            return sorted(causes, key=lambda cause: cause != _CREATININE) if rather_limit else causes
+        if outcome != DONE:
+            return [""]
+        limits, decoys = (
+            self.rng.sample(names, len(names)) for names in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS))
+        )
+        return [*limits, *decoys, ""] if self.rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
+
+    def _has(self, request: OrderRequest, decision: Decision, needed_cause: str) -> bool:
+        """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
+        if request.outcome != DONE and needed_cause in CAUSES:
+            return [cause.name for cause in decision.causes] == [needed_cause]
+        rules, orders = self._decoys.get(needed_cause, self._rules), self.orders.get(request.patients[0], [])
+        item = rules.items[request.ask.item]
+        if needed_cause == _ORDERS:
+            orders = [order.as_if_valid(self.scene.now) for order in orders]
+        elif needed_cause == _OLD_ORDERS:
+            orders = [order.model_copy(update={"written": self.scene.now}) for order in orders]
+        elif needed_cause == _CREATININE:
+            item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
+        elif needed_cause == _OWN_ORDERS:
+            orders = [order for order in orders if not order.id.startswith(NEW)]
+        return rules.decide(item, request.patients[0], orders).result != decision.result
+
+    def _contents(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
+        """Return what may be asked: either drugs or tests, and the rest."""
+        rng, formulary = self.rng, self.scene.formulary
+        names = names_for(rng, self.scene.people, outcome)
+        drugs, tests = (
+            [OrderContent(patient=name, item=item.name) for name in names for item in items]
+            for items in formulary.kinds
+        )
+        return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
+
+    def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
+        """Return sometimes those of the requests that are about the patients of earlier ones."""
+        asked = [request.patients for request in self.chosen if len(request.patients) == 1]
+        return (
+            [request for request in requests if request.patients in asked] if self.rng.random() < _SAME_PATIENT else []
+        )
+
+    def _decide(self, request: OrderRequest) -> Decision:
+        name, patient = key = (request.ask.item, request.patients[0])
+        if key not in self._decisions:
+            self._decisions[key] = self._rules.decide(self._rules.items[name], patient, self.orders.get(patient, ()))
+        return self._decisions[key]
+
+    def _repeats(self, request: OrderRequest) -> bool:
+        """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
+        same = (earlier for earlier in self.chosen if earlier.patients == request.patients)
+        outcomes = [earlier.outcome for earlier in same if earlier.ask == request.ask]
+        return bool(outcomes) and (request.outcome != ALREADY_DONE or outcomes != [DONE])
+
+    def _add_order(self, request: OrderRequest) -> None:
+        (patient,), item = request.patients, request.ask.item
+        self.orders.setdefault(patient, []).append(self.new_order(len(self.chosen), patient, item))
+        self._decisions = {key: decision for key, decision in self._decisions.items() if key[1] != patient}
+
+
+class Orders(PatientKind[OrdersScene, OrderRequest]):
     """Order drugs and tests for patients."""
 
     key = "Q4"
     title = "Orders of drugs and tests"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     depending = (ALREADY_DONE, NOT_ALLOWED)
+    sampler_type = SingleOrderSampler
     judge_type = SingleOrderJudge
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (10, 13)})
     resource_types = (
@@ -131,21 +233,8 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         return ChartSceneSampler(rng, world, ids, formulary).scene(people, results, orders)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: OrdersScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[OrderRequest, ...] | None:
-        sampler = _RequestSampler(rng, scene, len(outcomes))
-        for place, outcome in enumerate(outcomes):
-            request = sampler.choose(outcome, depends=place == dependent)
-            if request is None:
-                return None
-            sampler.chosen.append(request)
-        return tuple(sampler.chosen)
+    def add_requests(self, sampler: RequestSampler[Any, Any], outcomes: Sequence[str], dependent: int | None) -> bool:
+        return all(sampler.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
 
     @override
     def resources(self, scene: OrdersScene, world: World) -> list[Resource]:
@@ -157,32 +246,23 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         return {"items": items, "formulary": scene.formulary.model_dump_json()}
 
     @override
-    def solve(
-        self, ask: OrderContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        formulary = Formulary.model_validate_json(rule_values["formulary"])
-        item, patient, day = formulary.named(ask.item), str(patients[0]["id"]), instant(now)
+    def solve_for(self, patient: Resource, ask: OrderContent, knowledge: Knowledge) -> Solution:
+        formulary = Formulary.model_validate_json(knowledge.rule_values["formulary"])
+        item, id, day = formulary.named(ask.item), str(patient["id"]), instant(knowledge.now)
         records: list[Resource] = []
         for resource_type in _deciding_types(item):
-            query = {"patient": f"Patient/{patient}", **deciding_codes(resource_type), "_count": "200"}
+            query = {"patient": f"Patient/{id}", **deciding_codes(resource_type), "_count": "200"}
             records += yield from search_all(f"/{resource_type}", query)
-            chart = read_chart(records, formulary, day, patient)
-            decision = OrderRules(chart, day).decide(item, patient, chart.orders)
+            chart = read_chart(records, formulary, day, id)
+            decision = OrderRules(chart, day).decide(item, id, chart.orders)
             if any(cause.records for cause in decision.causes):
                 return decision.outcome
         for dose in decision.orders.values():
-            yield Post(f"/{item.resource_type}", order_resource(item, patient, day[:10], dose))
+            yield Post(f"/{item.resource_type}", order_resource(item, id, day[:10], dose))
         return decision.outcome
 
     @override
-    def counterfactuals(self, request: OrderRequest, scene: OrdersScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        if len(request.patients) > 1:
-            return []
+    def missing_records(self, request: OrderRequest, scene: OrdersScene) -> list[Resource]:
         rules, item = OrderRules(scene, scene.now), scene.formulary.named(request.ask.item)
         return rules.resources(rules.causes(item, request.patients[0], ()))
 
@@ -202,107 +282,6 @@ def _deciding_types(item: Item) -> Iterator[str]:
         yield "Condition"
     if item.group or item.limit:
         yield "Observation"
-
-
-class _RequestSampler(OrderSampler[OrdersScene]):
-    """Chooses requests one after the other."""
-
-    def __init__(self, rng: random.Random, scene: OrdersScene, count: int) -> None:
-        super().__init__(scene)
-        self._rng, self._count, self._rules = rng, count, OrderRules(scene, scene.now)
-        self._decoys = decoy_charts(OrderRules, scene)
-        self._decisions: dict[tuple[str, str], Decision] = {}
-        self.chosen: list[OrderRequest] = []
-
-    def choose(self, outcome: str, *, depends: bool) -> OrderRequest | None:
-        """Choose a request with an outcome, which may have to depend on an earlier request; None if there is none."""
-        preferred, others = self._contents(outcome)
-        for contents, cause in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
-            requests = (
-                OrderRequest(ask=content, outcome=outcome, patients=self.ids.get(content.patient, ()))
-                for content in contents
-            )
-            fitting = [request for request in requests if self._qualifies(request, cause)]
-            if fitting:
-                again = self._about_earlier_patients(fitting)
-                request = drawn_by_patient(self._rng, again or fitting)
-                if any(earlier.patients == request.patients for earlier in self.chosen):
-                    request = drawn_again(request, self.chosen)
-                if outcome == DONE:
-                    self._add_order(request)
-                return request
-        return None
-
-    def _qualifies(self, request: OrderRequest, cause: str) -> bool:
-        """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
-        if self._repeats(request) or len(request.patients) != 1:
-            return not self._repeats(request)
-        decision = self._decide(request)
-        right = decision.outcome == request.outcome and decision.settled
-        return right and (not cause or self._has(request, decision, cause))
-
-    def _wanted(self, outcome: str) -> Sequence[str]:
-        """Return causes or decoys in random order; a request with the first of them is preferred."""
-        if outcome == NOT_ALLOWED:
-            causes = self._rng.sample(CAUSES, len(CAUSES))
-            rather_limit = self._rng.random() * self._count < _LIMITED[outcome]
-            return sorted(causes, key=lambda cause: cause != _CREATININE) if rather_limit else causes
-        if outcome != DONE:
-            return [""]
-        limits, decoys = (
-            self._rng.sample(names, len(names)) for names in ((_CREATININE, _OLD_ORDERS), (*DECOYS, _ORDERS))
-        )
-        return [*limits, *decoys, ""] if self._rng.random() * self._count < _LIMITED[outcome] else [*decoys, ""]
-
-    def _has(self, request: OrderRequest, decision: Decision, needed_cause: str) -> bool:
-        """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
-        if request.outcome != DONE and needed_cause in CAUSES:
-            return [cause.name for cause in decision.causes] == [needed_cause]
-        rules, orders = self._decoys.get(needed_cause, self._rules), self.orders.get(request.patients[0], [])
-        item = rules.items[request.ask.item]
-        if needed_cause == _ORDERS:
-            orders = [order.as_if_valid(self.scene.now) for order in orders]
-        elif needed_cause == _OLD_ORDERS:
-            orders = [order.model_copy(update={"written": self.scene.now}) for order in orders]
-        elif needed_cause == _CREATININE:
-            item = item.model_copy(update={"limit": item.limit and _NO_LIMIT})
-        elif needed_cause == _OWN_ORDERS:
-            orders = [order for order in orders if not order.id.startswith(NEW)]
-        return rules.decide(item, request.patients[0], orders).result != decision.result
-
-    def _contents(self, outcome: str) -> tuple[list[OrderContent], list[OrderContent]]:
-        """Return what may be asked: either drugs or tests, and the rest."""
-        rng, formulary = self._rng, self.scene.formulary
-        names = names_for(rng, self.scene.people, outcome)
-        drugs, tests = (
-            [OrderContent(patient=name, item=item.name) for name in names for item in items]
-            for items in formulary.kinds
-        )
-        return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
-
-    def _about_earlier_patients(self, requests: Sequence[OrderRequest]) -> list[OrderRequest]:
-        """Return sometimes those of the requests that are about the patients of earlier ones."""
-        asked = [request.patients for request in self.chosen if len(request.patients) == 1]
-        return (
-            [request for request in requests if request.patients in asked] if self._rng.random() < _SAME_PATIENT else []
-        )
-
-    def _decide(self, request: OrderRequest) -> Decision:
-        name, patient = key = (request.ask.item, request.patients[0])
-        if key not in self._decisions:
-            self._decisions[key] = self._rules.decide(self._rules.items[name], patient, self.orders.get(patient, ()))
-        return self._decisions[key]
-
-    def _repeats(self, request: OrderRequest) -> bool:
-        """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
-        same = (earlier for earlier in self.chosen if earlier.patients == request.patients)
-        outcomes = [earlier.outcome for earlier in same if earlier.ask == request.ask]
-        return bool(outcomes) and (request.outcome != ALREADY_DONE or outcomes != [DONE])
-
-    def _add_order(self, request: OrderRequest) -> None:
-        (patient,), item = request.patients, request.ask.item
-        self.orders.setdefault(patient, []).append(self.new_order(len(self.chosen), patient, item))
-        self._decisions = {key: decision for key, decision in self._decisions.items() if key[1] != patient}
 
 
 class OrdersLevel1(StaticShift, requests=Orders(), level=1):

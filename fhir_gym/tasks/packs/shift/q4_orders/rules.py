@@ -141,8 +141,8 @@ class SingleOrderJudge(OrderJudge[OrdersScene, OrderRequest]):
         return self._rules.decide(self._rules.items[request.ask.item], request.patients[0], orders)
 
     @override
-    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
-        request = self.requests[number]
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        request, decisions = self.requests[number], self.decisions(number, self.claimed)
         possible = [decision for decision in decisions if decision.outcome == DONE]
         if len(left) != 1 or not possible:
             return [f"left {', '.join(left)}"], None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import name_of
@@ -46,6 +45,85 @@ _SEARCHES = (
 )
 
 
+class _SiteRequests:
+    """The possible requests for a site."""
+
+    def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
+        self.organization, self._scene = f"Organization/{site.id}", scene
+        self._patients = [
+            record for record in scene.records if is_covered(record, self.organization, MergeContent(site=site.name))
+        ]
+        names = {name_of(patient) for patient in self._patients}
+        self._referring = [
+            (referred, record) for record in scene.records if (referred := references_in(record) & names)
+        ]
+        years = sorted({patient["birthDate"][:4] for patient in self._patients})
+        limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
+        self.asks = [MergeContent(site=site.name, **limit) for limit in limits]
+
+    @cached_property
+    def _due(self) -> list[tuple[str, set[str]]]:
+        """For the records of each person on file more than once: the date of birth, and the records that change."""
+        merge = self._merge([*self._patients, *(resource for _, resource in self._referring)], self.asks[0])
+        records = []
+        for group in merge.groups:
+            names = {name_of(resource) for resource in group}
+            moved = names - {name_of(merge.kept(group))}
+            changed = {name_of(resource) for patients, resource in self._referring if patients & moved}
+            records.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
+        return records
+
+    def request(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> MergeRequest:
+        """Return a request after earlier ones."""
+        before = tuple(merge for merge in earlier if merge.site == ask.site)
+        return MergeRequest(ask=ask, outcome=outcome, organization=self.organization, earlier=before)
+
+    def fits(self, request: MergeRequest) -> bool:
+        """Whether a request has its outcome and a fitting size, and many parts of the rules matter for it."""
+        ask = request.ask
+        due = set[str]().union(*(records for born, records in self._due if request.covers(born)))
+        # A request of which earlier ones do everything would depend on who forgets what.
+        idle = not any(ask.covers(born) for born, _ in self._due)
+        if ask in request.earlier or (not due if request.outcome == DONE else not idle):
+            return False
+        moved = sum(not record.startswith("Patient/") for record in due)
+        if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
+            return False
+        patients = [patient for patient in self._patients if request.covers(patient["birthDate"])]
+        names = {name_of(patient) for patient in patients}
+        records = [*patients, *(resource for referred, resource in self._referring if referred & names)]
+        needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
+        right = self._merge(records, ask).changes
+        wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)
+        return sum(1 for _ in islice(wrong, needed)) == needed
+
+    def _merge(self, records: Sequence[Resource], ask: MergeContent, flaw: str = "") -> Merge:
+        return Merge(records, self.organization, ask, self._scene.today, flaw=flaw)
+
+
+class MergeSampler(RequestSampler[DuplicatesScene, MergeRequest]):
+    """Chooses requests one after the other, preferably about patients whom an earlier request covers."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: DuplicatesScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._sites = {site.name: _SiteRequests(site, scene) for site in scene.sites}
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng, sites, earlier = self.rng, self._sites, [request.ask for request in self.chosen]
+        possible = [ask for site in sites.values() for ask in site.asks]
+        left = rng.sample(possible, len(possible))
+        if rng.random() < _RELATED:
+            left.sort(key=lambda ask: not any(ask.overlaps(other) for other in earlier))
+        requests = (sites[ask.site].request(ask, earlier, outcome) for ask in left)
+        request = next((request for request in requests if sites[request.ask.site].fits(request)), None)
+        if request is None:
+            return False
+        aimed = {"target": request.organization, "qualifying": tuple(site.organization for site in sites.values())}
+        self.chosen.append(request.model_copy(update=aimed))
+        return True
+
+
 class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     """Merge the duplicate records of patients."""
 
@@ -53,6 +131,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     title = "Duplicate records"
     minutes = 22
     nothing_share = 0.5
+    sampler_type = MergeSampler
     judge_type = MergeJudge
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (
@@ -91,39 +170,6 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         return sampler.scene(families=2, households=10, due=(10, 14), decisive=6)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: DuplicatesScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[MergeRequest, ...] | None:
-        sites = {site.name: _SiteRequests(site, scene) for site in scene.sites}
-        possible = [ask for site in sites.values() for ask in site.asks]
-        organizations = tuple(site.organization for site in sites.values())
-        requests: list[MergeRequest] = []
-        for outcome in outcomes:
-            earlier = [request.ask for request in requests]
-            left = rng.sample(possible, len(possible))
-            if rng.random() < _RELATED:
-                left.sort(key=lambda ask: not any(ask.overlaps(other) for other in earlier))
-            ask = next((merge for merge in left if sites[merge.site].fit(merge, earlier, outcome)), None)
-            if ask is None:
-                return None
-            requests.append(
-                MergeRequest(
-                    ask=ask,
-                    outcome=outcome,
-                    organization=sites[ask.site].organization,
-                    earlier=tuple(merge for merge in earlier if merge.site == ask.site),
-                    target=sites[ask.site].organization,
-                    qualifying=organizations,
-                )
-            )
-        return tuple(requests)
-
-    @override
     def resources(self, scene: DuplicatesScene, world: World) -> list[Resource]:
         return [{**record} for record in (*scene.others, *scene.records)]
 
@@ -137,13 +183,12 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         )[wording]
 
     @override
-    def solve(
-        self, ask: MergeContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
+    def solve(self, ask: MergeContent, knowledge: Knowledge) -> Solution:
+        looked_up = knowledge.looked_up
         if ask.site not in looked_up:
             sites = yield from search_all("/Organization", {"name": ask.site})
             looked_up[ask.site] = next(f"Organization/{site['id']}" for site in sites if site.get("name") == ask.site)
-        organization, today = looked_up[ask.site], now.date().isoformat()
+        organization, today = looked_up[ask.site], knowledge.now.date().isoformat()
         query = {"organization": organization, "active": "true", "_count": "200"}
         if ask.before or ask.since:
             query["birthdate"] = f"lt{ask.before}" if ask.before else f"ge{ask.since}"
@@ -165,62 +210,6 @@ def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resourc
         for resource in (yield from search_all(f"/{resource_type}", {name: listed, "_count": "200"})):
             records[f"{resource_type}/{resource['id']}"] = resource
     return [*records.values()]
-
-
-class _SiteRequests:
-    """The possible requests for a site."""
-
-    def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
-        self.organization, self._scene = f"Organization/{site.id}", scene
-        self._patients = [
-            record for record in scene.records if is_covered(record, self.organization, MergeContent(site=site.name))
-        ]
-        names = {name_of(patient) for patient in self._patients}
-        self._referring = [
-            (referred, record) for record in scene.records if (referred := references_in(record) & names)
-        ]
-        years = sorted({patient["birthDate"][:4] for patient in self._patients})
-        limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
-        self.asks = [MergeContent(site=site.name, **limit) for limit in limits]
-
-    @cached_property
-    def _due(self) -> list[tuple[str, set[str]]]:
-        """For the records of each person on file more than once: the date of birth, and the records that change."""
-        merge = self._merge([*self._patients, *(resource for _, resource in self._referring)], self.asks[0])
-        records = []
-        for group in merge.groups:
-            names = {name_of(resource) for resource in group}
-            moved = names - {name_of(merge.kept(group))}
-            changed = {name_of(resource) for patients, resource in self._referring if patients & moved}
-            records.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
-        return records
-
-    def fit(self, ask: MergeContent, earlier: Sequence[MergeContent], outcome: str) -> bool:
-        """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it."""
-        request = MergeRequest(
-            ask=ask,
-            outcome=outcome,
-            organization=self.organization,
-            earlier=tuple(merge for merge in earlier if merge.site == ask.site),
-        )
-        due = set[str]().union(*(records for born, records in self._due if request.covers(born)))
-        # A request of which earlier ones do everything would depend on who forgets what.
-        idle = not any(ask.covers(born) for born, _ in self._due)
-        if ask in earlier or (not due if outcome == DONE else not idle):
-            return False
-        moved = sum(not record.startswith("Patient/") for record in due)
-        if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
-            return False
-        patients = [patient for patient in self._patients if request.covers(patient["birthDate"])]
-        names = {name_of(patient) for patient in patients}
-        records = [*patients, *(resource for referred, resource in self._referring if referred & names)]
-        needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
-        right = self._merge(records, ask).changes
-        wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)
-        return sum(1 for _ in islice(wrong, needed)) == needed
-
-    def _merge(self, records: Sequence[Resource], ask: MergeContent, flaw: str = "") -> Merge:
-        return Merge(records, self.organization, ask, self._scene.today, flaw=flaw)
 
 
 class DuplicatesLevel1(StaticShift, requests=Duplicates(), level=1):
