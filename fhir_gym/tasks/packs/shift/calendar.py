@@ -58,7 +58,6 @@ class Calendar:
     """The slots and appointments of a place at one moment.
 
     Attributes:
-        scene: The place.
         status: Status of each slot by its id.
         visits: The appointments by their ids.
     """
@@ -230,13 +229,7 @@ def _is_free(state: Resource | None) -> bool:
 
 
 class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
-    """Judges requests against the calendars that the agent met.
-
-    Args:
-        scene: The place.
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests against the calendars that the agent met."""
 
     def __init__(self, requests: Sequence[R], scene: C, log: EpisodeLog, answers: Sequence[str]) -> None:
         super().__init__(requests, scene, log, answers)

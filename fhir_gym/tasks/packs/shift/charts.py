@@ -61,7 +61,6 @@ class Allergy(Params):
     """An allergy or intolerance to a drug.
 
     Attributes:
-        id: Id of the AllergyIntolerance.
         patient: Id of the patient.
         drug: Name of the drug.
         type: ``allergy`` or ``intolerance``.
@@ -88,9 +87,7 @@ class Diagnosis(Params):
     """A diagnosis.
 
     Attributes:
-        id: Id of the Condition.
         patient: Id of the patient.
-        concept: The diagnosis.
         clinical: Clinical status; empty if the record is an error.
         verification: Verification status.
         recorded: When the record was made (instant).
@@ -113,11 +110,8 @@ class Result(Params):
     """A measured value.
 
     Attributes:
-        id: Id of the Observation.
         patient: Id of the patient.
-        concept: What was measured.
         unit: UCUM code of the unit.
-        status: Status of the Observation.
         taken: When the value was measured (instant).
     """
 
@@ -139,7 +133,6 @@ class EarlierOrder(Params):
     """An order.
 
     Attributes:
-        id: Id of the MedicationRequest or ServiceRequest.
         patient: Id of the patient.
         item: Name of the drug or test.
         written: When the order was written (instant).
@@ -163,7 +156,6 @@ class OrdersScene(Params):
     """The records of a group of patients.
 
     Attributes:
-        now: Current time (instant).
         formulary: The drugs and tests that can be ordered.
         people: The patients. Some of them share name and date of birth with another patient.
         allergies: Their allergies and intolerances.
@@ -189,13 +181,7 @@ class OrdersScene(Params):
 
 
 class ChartSceneSampler:
-    """Draws the records of patients; the records of all patients come from the same random process.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        formulary: The drugs and tests that can be ordered.
-    """
+    """Draws the records of patients; the records of all patients come from the same random process."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator, formulary: Formulary) -> None:
         self._rng, self._ids, self._now, self._formulary = rng, ids, world.now, formulary
@@ -360,9 +346,7 @@ class MissingResult:
     """A valid result that a patient lacks.
 
     Attributes:
-        id: Id of the Observation that does not exist.
         patient: Id of the patient.
-        concept: What is measured.
         first: The first day on which the result counts.
     """
 

@@ -56,8 +56,6 @@ class Practitioner(Params):
     """A practitioner with one schedule.
 
     Attributes:
-        person: Name, sex and address.
-        schedule: Id of the schedule.
         service: The specialty of the schedule.
         languages: Codes of the languages, besides English, that the practitioner speaks.
     """
@@ -72,7 +70,6 @@ class ClinicSlot(Params):
     """One slot.
 
     Attributes:
-        schedule: Id of the schedule.
         start: Start (instant).
         minutes: Length in minutes.
     """
@@ -93,9 +90,7 @@ class Visit(Params):
     """One appointment in a slot.
 
     Attributes:
-        id: Id of the appointment.
         patient: Id of the patient.
-        status: Status of the appointment.
     """
 
     id: str
@@ -108,13 +103,9 @@ class ClinicScene(Params):
     """The records of a place.
 
     Attributes:
-        now: Current time (instant).
         place: Id of the Location.
-        name: Name of the place.
-        practitioners: The practitioners who work at the place.
         people: The patients. Some of them share name and date of birth with another patient.
         slots: All slots, in no particular order.
-        visits: All appointments.
     """
 
     now: str
@@ -164,19 +155,7 @@ def draw_clinic(
     days: int,
     per_day: int,
 ) -> ClinicScene:
-    """Draw a place whose practitioners, patients and slots all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        practitioners: Number of practitioners.
-        services: Number of services that they offer.
-        days: Number of coming working days with slots.
-        per_day: Number of slots of each practitioner on a working day.
-    """
+    """Draw a place whose practitioners, patients and slots all come from the same random process."""
     offered = rng.sample(SERVICES, services)
     staff: list[Practitioner] = []
     for number in range(practitioners):

@@ -39,7 +39,6 @@ class Knowledge:
 
     Attributes:
         rule_values: The values in the rules; see `RequestKind.rule_values`.
-        now: Current time.
         looked_up: What earlier solutions of the kind have learnt; a solution may add to it.
     """
 
@@ -61,9 +60,7 @@ class StatusUpdate(Params):
 
     Attributes:
         records: Name of the field of the scene that contains the record.
-        id: Id of the record.
         element: Name of the field of the record that changes.
-        status: Its new value.
     """
 
     records: str
@@ -84,7 +81,6 @@ class Request(Params):
     """One request of a shift. Subclasses declare the type of `ask`, and add what only the checks know.
 
     Attributes:
-        ask: What the request says.
         outcome: The right outcome if the agent handles the requests in order and makes no mistake.
         target: The record that the request is about (``Patient/S1234567``), or an empty text. Only analyses use it.
         qualifying: The records that were equally likely to become the target. Only analyses use them.
@@ -130,15 +126,7 @@ class Judgement:
     def declined(
         cls, request: Request, answer: str, right: bool, claimed: frozenset[str], *, harmed: bool = False
     ) -> Judgement:
-        """Return the judgement of a request for which the agent left no change, or only a harmful one.
-
-        Args:
-            request: The request.
-            answer: The outcome that the agent reported.
-            right: Whether the outcome is right, and the agent looked it up.
-            claimed: See `Judgement`.
-            harmed: See `Judgement`.
-        """
+        """Return the judgement of a request for which the agent left no change, or only a harmful one."""
         only_guessed = not right and answer == request.outcome
         expected = f"{answer}, after looking it up" if only_guessed else answer if right else request.outcome
         return cls(right and not harmed, harmed, expected, answer, claimed)
@@ -150,7 +138,6 @@ class ShiftSize:
 
     Attributes:
         level: The level, 1 to 4.
-        requests: Number of requests.
         amended_at: Moments during a live shift; at each of them, an amendment of a policy comes into force.
     """
 
@@ -172,12 +159,7 @@ R = TypeVar("R", bound=Request)
 
 
 class RequestJudge(ABC, Generic[S, R]):
-    """Judges the requests of a kind against the states of the server that the agent met.
-
-    Args:
-        log: What the agent wrote and looked up.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges the requests of a kind against the states of the server that the agent met."""
 
     def __init__(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> None:
         self.requests, self.scene, self.log, self.answers = requests, scene, log, answers
@@ -196,25 +178,11 @@ class RequestJudge(ABC, Generic[S, R]):
         return min((write.number for write in self.log.writes_of_agent if write.record in records), default=None)
 
     def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
-        """Return the judgement of a request for which the agent left no change, or only a harmful one.
-
-        Args:
-            number: The number of the request.
-            right: Whether the outcome is right, and the agent looked it up.
-            claimed: See `Judgement`.
-            harmed: See `Judgement`.
-        """
+        """Return the judgement of a request for which the agent left no change, or only a harmful one."""
         return Judgement.declined(self.requests[number], self.answers[number], right, claimed, harmed=harmed)
 
     def done(self, number: int, problems: Sequence[Json], claimed: frozenset[str], expected: Json = None) -> Judgement:
-        """Return the judgement of a request for which the agent left changes.
-
-        Args:
-            number: The number of the request.
-            problems: What is wrong with the changes.
-            claimed: See `Judgement`.
-            expected: What would have been right, if it is more than the outcome of the request.
-        """
+        """Return the judgement of a request for which the agent left changes."""
         answer = self.answers[number]
         actual: Json = [*problems, answer] if problems or answer != DONE else answer
         right = not problems and answer == DONE
@@ -248,14 +216,7 @@ class WriteJudge(RequestJudge[S, R], Generic[S, R]):
 
 
 class RequestSampler(ABC, Generic[S, R]):
-    """Chooses requests one after the other. Each is drawn at random from all requests that qualify.
-
-    Args:
-        rng: Random generator.
-        now: Current time.
-        scene: The scene.
-        outcomes: The outcomes of all requests.
-    """
+    """Chooses requests one after the other. Each is drawn at random from all requests that qualify."""
 
     def __init__(self, rng: random.Random, now: datetime, scene: S, outcomes: Sequence[str]) -> None:
         self.rng, self.now, self.scene, self.outcomes = rng, now, scene, outcomes

@@ -37,9 +37,6 @@ class Analyte:
     """A LOINC code with a unit.
 
     Attributes:
-        code: The LOINC code.
-        display: The LOINC name.
-        unit: The UCUM unit.
         digits: Number of decimal places of results.
         scale: Usual size of a value, relative to the test in its main unit.
     """
@@ -150,10 +147,7 @@ class LabResult(Params):
     """One result.
 
     Attributes:
-        id: Id of the Observation.
         patient: Id of the patient.
-        code: LOINC code.
-        status: Status of the Observation.
         taken: When the specimen was taken (instant).
         issued: When the result was issued (instant).
         value: The value as a decimal number.
@@ -195,18 +189,7 @@ def draw_laboratory(
     counts: Sequence[int],
     values: tuple[int, int] = (3, 15),
 ) -> LabScene:
-    """Draw patients whose results all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        tests: Number of tests.
-        counts: Numbers of specimens that a patient may have for a test.
-        values: Minimum and maximum number of results on which an answer rests.
-    """
+    """Draw patients whose results all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(rng.sample(sorted(TESTS), tests))
     return LabScene(

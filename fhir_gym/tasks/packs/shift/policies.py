@@ -43,11 +43,9 @@ class PolicyDocument(Params):
     """A version of a policy, or an amendment.
 
     Attributes:
-        id: Id of the DocumentReference.
         number: Number of the document (``POL-0417/3``).
         subject: Code of the subject.
         department: The department; None for the whole hospital.
-        status: Status of the DocumentReference.
         doc_status: Status of the text.
         issued: When the document was issued (instant).
         in_force: The document is not in force before this moment (instant).
@@ -98,13 +96,7 @@ class Library(Params):
     documents: tuple[PolicyDocument, ...]
 
     def decisions(self, subject: str, department: str, now: datetime) -> Mapping[str, Decision]:
-        """Return the valid value of each point, and the id of the document that settles it.
-
-        Args:
-            subject: Code of the subject.
-            department: Code of the department.
-            now: The moment for which the values are valid.
-        """
+        """Return the valid value of each point, and the id of the document that settles it."""
         key = subject, department, instant(now)
         if key not in self._decided:
             self._decided[key] = self._decide(*key)

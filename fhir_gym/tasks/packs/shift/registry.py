@@ -69,7 +69,6 @@ class Registered(Params):
     """A patient on file.
 
     Attributes:
-        person: Name, sex and address.
         active: Whether the record is in use.
         former: Former family name; empty if there is none.
         maiden: Whether the former name is the maiden name.
@@ -98,9 +97,7 @@ class RegistryScene(Params):
     """The records of a place.
 
     Attributes:
-        today: The present day.
         place: Id of the Organization.
-        name: Name of the place.
         other: Id of another Organization that has contracts with the same insurers.
         other_name: Name of the other Organization.
         families: The names and dates of birth from which people are drawn.
@@ -349,18 +346,7 @@ def contract_resource(*, id: str, place: str, insurer: str, active: bool, start:
 def insurance_resource(
     *, id: str, patient: str, subscriber: str, insurer: str, number: str, status: str, start: str, end: str
 ) -> Resource:
-    """Build the Coverage of a patient.
-
-    Args:
-        id: Id of the Coverage.
-        patient: Id of the patient.
-        subscriber: Id of the patient who is the subscriber.
-        insurer: Id of the insurer.
-        number: Number of the subscriber.
-        status: Status of the Coverage.
-        start: First day.
-        end: Last day; empty if the coverage has no end.
-    """
+    """Build the Coverage of a patient."""
     return {
         "resourceType": "Coverage",
         "id": id,

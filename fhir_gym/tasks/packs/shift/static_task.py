@@ -35,7 +35,6 @@ class ShiftParams(SceneParams):
     """Parameters of a static shift.
 
     Attributes:
-        now: Current time (instant).
         requests: The requests in the order of their letters.
     """
 

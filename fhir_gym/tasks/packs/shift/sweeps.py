@@ -43,7 +43,6 @@ class RecordVerdict:
     """The verdict on one record of a sweep, together with the records that change with it.
 
     Attributes:
-        record: Reference to the record.
         problem: What is wrong; None if the record is right.
         harmed: Whether the agent left a wrong change.
         due: Whether the sweep asks for a change of the record. A record that must stay as it is needs a verdict only if

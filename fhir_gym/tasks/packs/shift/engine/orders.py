@@ -104,12 +104,7 @@ class Decision:
 
 
 class Charts:
-    """The records of patients without their orders.
-
-    Args:
-        scene: The records.
-        now: Current time (instant).
-    """
+    """The records of patients without their orders."""
 
     def __init__(self, scene: OrdersScene, now: str) -> None:
         self.today, self._results = date.fromisoformat(now[:10]), scene.results
@@ -224,12 +219,7 @@ def _result(record: Resource, patient: str) -> Result:
 
 
 class OrderReader:
-    """Reads the orders that an agent wrote.
-
-    Args:
-        formulary: The drugs and tests that can be ordered.
-        log: The agent's writes.
-    """
+    """Reads the orders that an agent wrote."""
 
     def __init__(self, formulary: Formulary, log: EpisodeLog) -> None:
         self._formulary, self._log = formulary, log
@@ -261,14 +251,7 @@ class OrderReader:
         return EarlierOrder(id=id, patient=patient, item=item, status=status, intent=intent, written=written, dose=0)
 
     def problems(self, order: Resource, patient: str, item: Item, dose: int) -> Iterator[Json]:
-        """Yield the errors in a new order.
-
-        Args:
-            order: The order.
-            patient: Id of the patient.
-            item: The drug or test.
-            dose: The dose of a drug in milligrams.
-        """
+        """Yield the errors in a new order."""
         if self.about(order) != (patient, item.name) or not self._names_only(order, item):
             yield f"ordered {_drug(order) if item.group else order.get('code')}"
         yield from other_values(order, status="active", intent="order")

@@ -12,12 +12,7 @@ from fhir_gym.types import Json, Resource
 
 
 class UpdateJudge(SweepJudge[S, R]):
-    """Judges requests that change records.
-
-    Args:
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests that change records."""
 
     def __init__(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> None:
         super().__init__(requests, scene, log, answers)

@@ -51,6 +51,7 @@ Rule = Literal[
     "status", "intent", "statements", "letters", "newest", "supply", "void dispenses", "instructions", "needed", "unit"
 ]
 RULES: tuple[Rule, ...] = get_args(Rule)
+"""The rules; a function that is told to ignore a rule does not apply it."""
 
 _FEWEST_RULES: Mapping[Measure, int] = {"dose": 2, "number": 3, "names": 3}
 """Number of rules that must make a difference to a question."""
@@ -62,7 +63,6 @@ class MedicationContent(RequestContent):
     """A question about what a patient takes now.
 
     Attributes:
-        patient: The patient's name and date of birth.
         measure: The number of drugs, their names, or the daily dose of one drug.
         drug: For ``dose``: name of the drug.
     """
@@ -110,7 +110,6 @@ class Saying:
     """What a record says about a drug.
 
     Attributes:
-        record: Reference to the record.
         when: The time that decides (instant).
         drug: Name of the drug.
         taken: Whether the patient takes it.
@@ -170,13 +169,7 @@ class Decision:
 
 
 def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[str, Decision]:
-    """Decide about all drugs of a patient on which records that count say something.
-
-    Args:
-        chart: The records of the patient.
-        today: The present day.
-        ignoring: A rule that is not applied.
-    """
+    """Decide about all drugs of a patient on which records that count say something."""
     newest: dict[str, Saying] = {}
     for saying in sorted(_sayings(chart, ignoring), key=lambda saying: saying.when):
         if not (ignoring == "newest" and saying.drug in newest and newest[saying.drug].taken):
@@ -205,13 +198,7 @@ def daily_dose(doses: Sequence[Dose], ignoring: Rule | None = None) -> Decimal:
 
 
 def outcome_of(ask: MedicationContent, decided: Mapping[str, Decision], ignoring: Rule | None = None) -> str:
-    """Return the outcome of a question.
-
-    Args:
-        ask: The question.
-        decided: The decisions about the drugs of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Return the outcome of a question."""
     taken = sorted(drug for drug, decision in decided.items() if decision.taken and ask.drug in ("", drug))
     if not taken:
         return NOT_TAKEN

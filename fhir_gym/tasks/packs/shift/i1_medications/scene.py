@@ -168,7 +168,6 @@ class Dispense(Params):
     """A dispense of a drug.
 
     Attributes:
-        id: Id of the MedicationDispense.
         patient: Id of the patient.
         drug: Name of the drug.
         word: The name or the trade name, as it is written.
@@ -195,7 +194,6 @@ class Letter(Params):
     """A letter about a stay in hospital.
 
     Attributes:
-        id: Id of the Communication.
         patient: Id of the patient.
         when: When the letter was sent (instant).
         admission: The drugs at admission.
@@ -214,11 +212,9 @@ class MedicationScene(Params):
     """Patients with records about their drugs.
 
     Attributes:
-        today: The present day.
         drugs: Names of the drugs in alphabetical order; see `DRUGS`.
         people: The patients. Some of them share name and date of birth with another patient.
         records: The orders and statements of all patients.
-        dispenses: The dispenses of all patients.
         letters: The letters about all patients.
     """
 
@@ -240,17 +236,7 @@ def draw_medications(
     drugs: int,
     letters: Sequence[int],
 ) -> MedicationScene:
-    """Draw patients whose records all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        drugs: Number of drugs.
-        letters: Numbers of letters that a patient may have.
-    """
+    """Draw patients whose records all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(sorted(rng.sample(sorted(DRUGS), drugs)))
     drawer = _Drawer(rng, world.now, ids)

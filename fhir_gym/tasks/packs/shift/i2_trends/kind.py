@@ -44,6 +44,7 @@ from fhir_gym.types import Resource
 Measure = Literal["mean", "highest", "change", "above"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Rule = Literal["window", "status", "repeats", "unit", "rounding"]
+"""The rules; a function that is told to ignore a rule does not apply it."""
 
 _PER_GROUP = 6
 """Number of requests of a live shift for which there is another group of patients."""
@@ -62,7 +63,6 @@ class TrendContent(RequestContent):
     """A question about the results of one test.
 
     Attributes:
-        patient: The patient's name and date of birth.
         test: Name of the test; see `TESTS`.
         measure: What to compute.
         first_day: First day of the window.
@@ -90,13 +90,7 @@ class TrendRequest(PatientRequest):
 
 
 def counted(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | None = None) -> list[LabResult]:
-    """Return the results of a patient that count, by the time of the specimen.
-
-    Args:
-        ask: The question.
-        results: All results of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Return the results of a patient that count, by the time of the specimen."""
     codes = TESTS[ask.test].codes
     valid = [
         result
@@ -110,13 +104,7 @@ def counted(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | No
 
 
 def exact_answer(ask: TrendContent, results: Sequence[LabResult], ignoring: Rule | None = None) -> Decimal | None:
-    """Return the answer to a question without rounding; None if there is no result.
-
-    Args:
-        ask: The question.
-        results: All results of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Return the answer to a question without rounding; None if there is no result."""
     counting = counted(ask, results, ignoring)
     if len(counting) < (2 if ask.measure == "change" else 1):
         return None
@@ -157,13 +145,7 @@ def agrees(ask: TrendContent, value: Decimal, answer: str) -> bool:
 
 
 def qualifies(ask: TrendContent, results: Sequence[LabResult], values: tuple[int, int]) -> bool:
-    """Whether a question has an answer for which the window and at least one of the other rules make a difference.
-
-    Args:
-        ask: The question.
-        results: All results of the patient.
-        values: Minimum and maximum number of results on which the answer rests.
-    """
+    """Whether a question has an answer for which the window and at least one of the other rules make a difference."""
     if not values[0] <= len(counted(ask, results)) <= values[1]:
         return False
     value = exact_answer(ask, results)

@@ -26,6 +26,7 @@ Measure = Literal["number", "names", "longest"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Rule = Literal["encounter status", "stay status", "room", "bed", "window", "minutes", "sum", "twice"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+"""The rules; a function that is told to ignore a rule does not apply it."""
 _ANOTHER_ROOM: frozenset[Rule] = frozenset({"room"})
 
 
@@ -37,7 +38,6 @@ class ContactContent(RequestContent):
     """A question about the patients who shared a room with a patient.
 
     Attributes:
-        patient: The patient's name and date of birth.
         measure: The number of patients, their names, or the longest time in minutes.
         first: Start of the window (instant, inclusive).
         last: End of the window (instant, exclusive).
@@ -92,14 +92,7 @@ class _Known(NamedTuple):
 
 
 class Hospital:
-    """The stays of all patients, by room and ward.
-
-    Args:
-        visits: The encounters.
-        rooms: The id of the room of each room and bed.
-        parents: The id of the place of which each room and bed is a part.
-        now: Current time.
-    """
+    """The stays of all patients, by room and ward."""
 
     def __init__(
         self, visits: Sequence[Visit], rooms: Mapping[str, str], parents: Mapping[str, str], now: datetime
@@ -146,13 +139,7 @@ def _broken(visit: Visit, stay: Stay) -> frozenset[Rule]:
 
 
 def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None) -> Iterator[Overlap]:
-    """Yield the times that count, within the window.
-
-    Args:
-        ask: The question.
-        overlaps: The times of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Yield the times that count, within the window."""
     first, last = parse_instant(ask.first), parse_instant(ask.last)
     for overlap in overlaps:
         if overlap.breaks - {ignoring} or (ignoring == "bed" and not overlap.same_bed):
@@ -169,13 +156,7 @@ def counted(ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | N
 def minutes_by_patient(
     ask: ContactContent, overlaps: Sequence[Overlap], ignoring: Rule | None = None
 ) -> dict[str, int]:
-    """Return the number of minutes that each other patient shared a room with the patient.
-
-    Args:
-        ask: The question.
-        overlaps: The times of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Return the number of minutes that each other patient shared a room with the patient."""
     times: dict[str, list[tuple[datetime, datetime]]] = {}
     for overlap in counted(ask, overlaps, ignoring):
         times.setdefault(overlap.other, []).append((overlap.start, overlap.end))
@@ -201,14 +182,7 @@ def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, 
 def outcome_of(
     ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], ignoring: Rule | None = None
 ) -> str:
-    """Return the outcome of a question.
-
-    Args:
-        ask: The question.
-        overlaps: The times of the patient.
-        names: The full name of each patient by id.
-        ignoring: A rule that is not applied.
-    """
+    """Return the outcome of a question."""
     shared = minutes_by_patient(ask, overlaps, ignoring)
     fewest = 1 if ignoring == "minutes" else ask.minutes
     contacts = [other for other, minutes in shared.items() if minutes >= fewest]
@@ -222,15 +196,7 @@ def outcome_of(
 def qualifies(
     ask: ContactContent, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, intended: int
 ) -> bool:
-    """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
-
-    Args:
-        ask: The question.
-        overlaps: The times of the patient.
-        names: The full name of each patient by id.
-        most_names: Maximum number of names in the answer.
-        intended: Number of rules that must make a difference.
-    """
+    """Whether enough rules make a difference to a question, and the names of its answer are unambiguous."""
     outcome = outcome_of(ask, overlaps, names)
     if ask.measure == "names":
         told = outcome.split(", ")

@@ -29,7 +29,6 @@ class Place(Params):
     """A ward, a room or a bed.
 
     Attributes:
-        id: Id of the Location.
         kind: ``wa``, ``ro`` or ``bd``.
         part_of: Id of the ward or the room of which it is a part; empty for a ward.
     """
@@ -60,7 +59,6 @@ class Visit(Params):
     """An encounter in hospital.
 
     Attributes:
-        id: Id of the Encounter.
         patient: Id of the patient.
         status: Status of the encounter; see `HELD`.
     """
@@ -75,11 +73,8 @@ class WardScene(Params):
     """Patients who stay in the rooms and beds of a hospital.
 
     Attributes:
-        now: Current time (instant).
         days: Number of days before the present from which there are encounters.
-        places: The wards, rooms and beds.
         people: The patients. Some of them share name and date of birth with another patient.
-        visits: The encounters of all patients.
         hours: Lengths in hours of the windows of questions.
         most_names: Maximum number of names in an answer.
     """
@@ -117,19 +112,7 @@ def draw_wards(
     beds: int,
     days: int,
 ) -> WardScene:
-    """Draw patients whose encounters all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        wards: Number of wards.
-        rooms: Number of rooms in a ward.
-        beds: Number of beds in a room.
-        days: Number of days before the present from which there are encounters.
-    """
+    """Draw patients whose encounters all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     places = list(_places(rng, ids, wards, rooms, beds))
     drawer = _Drawer(rng, world.now, ids, places, days)

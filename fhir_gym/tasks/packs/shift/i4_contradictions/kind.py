@@ -42,6 +42,7 @@ Measure = Literal["number", "number of a type", "ids"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Rule = Literal["birth", "death", "order", "encounter", "gender", "organ", "void", "time", "wrong removal"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+"""The rules; a function that is told to ignore a rule does not apply it."""
 MOST_IDS = 6
 _WORDS = {"Encounter": "encounters", "Observation": "results", "Procedure": "procedures", "Condition": "diagnoses"}
 _FEWEST_RULES: Mapping[Measure, int] = {"number": 3, "number of a type": 2, "ids": 3}
@@ -57,7 +58,6 @@ class ContradictionContent(RequestContent):
     """A question about the records of a patient that cannot be right.
 
     Attributes:
-        patient: The patient's name and date of birth.
         measure: The number of records, or their ids.
         kind: For ``number of a type``: the resource type; otherwise an empty text.
     """
@@ -74,14 +74,7 @@ class ContradictionRequest(PatientRequest):
 
 
 class History:
-    """The records of a patient, and what the rules say about them.
-
-    Args:
-        birth_date: The patient's date of birth.
-        gender: The patient's gender.
-        died: When the patient died (instant); empty for a living patient.
-        records: The records of the patient.
-    """
+    """The records of a patient, and what the rules say about them."""
 
     def __init__(self, birth_date: str, gender: str, died: str, records: Sequence[HistoryRecord]) -> None:
         self._born, self._gender, self._died = birth_date, gender, died
@@ -163,13 +156,7 @@ def histories_of(scene: HistoryScene) -> dict[str, History]:
 
 
 def outcome_of(ask: ContradictionContent, history: History, ignoring: Rule | None = None) -> str:
-    """Return the outcome of a question.
-
-    Args:
-        ask: The question.
-        history: The records of the patient.
-        ignoring: A rule that is not applied.
-    """
+    """Return the outcome of a question."""
     wrong = history.wrong(ask.kind, ignoring)
     if not wrong:
         return NOTHING_WRONG

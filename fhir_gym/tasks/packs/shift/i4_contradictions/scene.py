@@ -56,7 +56,6 @@ class Fact:
     """What a record may be about.
 
     Attributes:
-        kind: Resource type.
         code: LOINC code of an Observation, SNOMED CT code of others.
         name: Name of the code.
         gender: The only gender for which the fact is possible; empty for any.
@@ -174,7 +173,6 @@ class HistoryScene(Params):
 
     Attributes:
         patients: The patients. Some of them share name and date of birth with another patient.
-        records: The records of all patients.
     """
 
     patients: tuple[Patient, ...]

@@ -48,13 +48,7 @@ _LONGEST = 2
 
 
 class LiveJudge:
-    """Judges the requests of a live shift against the states that the agent met.
-
-    Args:
-        p: The parameters.
-        kinds: The kinds by their keys.
-        end: The end state of the episode.
-    """
+    """Judges the requests of a live shift against the states that the agent met."""
 
     def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: FinishedEpisode) -> None:
         self._p, self._kinds, self._end = p, kinds, end

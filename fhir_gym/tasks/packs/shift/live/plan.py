@@ -58,9 +58,6 @@ class DeskRequest(Params):
     Attributes:
         id: Id of its Task.
         kind: Key of its kind.
-        text: The description of the Task.
-        priority: Priority of the Task.
-        requester: Reference to the requester.
         arrives: Time at which the Task is created (instant). This time and `due` are drawn last.
         due: Time until which the request must be handled (instant).
         asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
@@ -135,9 +132,7 @@ class LiveParams(SceneParams):
         now: Start of the shift (instant).
         until: No request arrives after this time (instant).
         desk: Id of the Organization whose worklist it is.
-        library: The policies.
         requests: The requests in the order in which they arrive.
-        bookings: What colleagues book.
         background: Further resources of the start state.
     """
 

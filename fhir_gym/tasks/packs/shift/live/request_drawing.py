@@ -35,18 +35,7 @@ _MESSAGE_AFTER = (20, 240)
 
 
 class RequestDrawing:
-    """Draws the requests of one live shift.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        size: How large the shift is.
-        kinds: The kinds by their keys.
-        scenes: The scenes by the keys of their kinds.
-        practitioners: References to the practitioners who hand in requests.
-        organizations: References to the organizations that do.
-        patients: The patients on file.
-    """
+    """Draws the requests of one live shift."""
 
     def __init__(
         self,

@@ -37,13 +37,7 @@ _Event = Callable[[], None]
 
 
 class LiveSimulation(Simulation):
-    """The simulation of one episode.
-
-    Args:
-        p: The parameters.
-        titles: Titles of the kinds by their keys.
-        session: The session with the start state.
-    """
+    """The simulation of one episode."""
 
     def __init__(self, p: LiveParams, titles: dict[str, str], session: FhirSession) -> None:
         self._p, self._titles, self._session = p, titles, session

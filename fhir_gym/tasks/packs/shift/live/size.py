@@ -11,7 +11,6 @@ class LiveSize:
 
     Attributes:
         level: The level, 3 or 4.
-        requests: Number of requests.
         kinds: Maximum number of kinds of requests that are no sweeps.
         sweeps: Maximum number of sweeps, each of another kind.
         minutes: Minutes in which requests arrive.

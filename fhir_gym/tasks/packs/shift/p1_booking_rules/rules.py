@@ -65,11 +65,7 @@ _LONGEST = 24 * 60
 
 
 class PolicyClinicScene(ClinicScene):
-    """The records of a place, and the policies of the hospital.
-
-    Attributes:
-        library: The policies.
-    """
+    """The records of a place, and the policies of the hospital."""
 
     library: Library
 
@@ -79,7 +75,6 @@ class Attendance(NamedTuple):
 
     Attributes:
         start: Start (instant).
-        status: Status of the appointment.
         same_service: Whether the appointment is for the requested service.
     """
 
@@ -112,13 +107,7 @@ class PolicyLimits:
 
     @classmethod
     def of(cls, values: Mapping[str, str], today: date, appointments: Sequence[Attendance]) -> Self | None:
-        """Return the limits for a patient; None if the desk must not book for the patient.
-
-        Args:
-            values: The valid values of the policies.
-            today: The day of the booking.
-            appointments: All appointments of the patient at the place.
-        """
+        """Return the limits for a patient; None if the desk must not book for the patient."""
         number = {name: int(value.split()[0]) for name, value in values.items() if name != _WEEKDAYS}
         if sum(appointment.status == MISSED for appointment in appointments) >= number[_MISSED]:
             return None
@@ -189,15 +178,7 @@ def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, cal
 def decide(
     ask: BookingContent, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
 ) -> tuple[str, ClinicSlot | None]:
-    """Return the outcome of a request, and the slot that the rules choose if it is done.
-
-    Args:
-        ask: The patient's wishes.
-        patient: Id of the patient.
-        calendar: The slots and appointments.
-        limits: See `limits_for`.
-        is_booked: Whether the patient has a coming appointment for the service.
-    """
+    """Return the outcome of a request, and the slot that the rules choose if it is done."""
     if is_booked:
         return ALREADY_DONE, None
     if limits is None:

@@ -113,7 +113,6 @@ class OrderSetScene(OrdersScene):
     """The records of a group of patients, and the policies of the hospital.
 
     Attributes:
-        library: The policies.
         departments: The departments that use order sets.
     """
 
@@ -125,7 +124,6 @@ class OrderSetContent(RequestContent):
     """What to order.
 
     Attributes:
-        patient: The patient's name and date of birth.
         order_set: Name of the order set.
         department: Display of the department.
     """

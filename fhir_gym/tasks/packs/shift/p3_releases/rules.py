@@ -50,10 +50,7 @@ class ReleaseContent(RequestContent):
     """What to release.
 
     Attributes:
-        patient: The patient's name and date of birth.
         department: Name of the department.
-        recipient: Name of the Organization.
-        purpose: The purpose; see `PURPOSES`.
     """
 
     patient: Named
@@ -106,10 +103,7 @@ class Release:
 
     Attributes:
         recipient: Reference to the Organization.
-        purpose: The purpose; see `PURPOSES`.
         values: The valid values of the policies for the department.
-        today: The present day.
-        base_url: Base URL of the server.
     """
 
     department: Concept
@@ -141,12 +135,7 @@ class Release:
         return tuple(map(self._document, chart.of("DocumentReference")))
 
     def decide_by(self, reading: Reading, ignoring: str = "") -> Decision:
-        """Decide about the request.
-
-        Args:
-            reading: The records of the patient.
-            ignoring: One of `RULES` that is not applied, or an empty text.
-        """
+        """Decide about the request."""
         repeats = [release for release in reading.releases() if release.counts(ignoring)]
         if repeats and ignoring != "repeats":
             return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
@@ -213,12 +202,7 @@ class Release:
         return Entry(name_of(document), broken(rules))
 
     def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
-        """Yield the errors in the Communication of a release.
-
-        Args:
-            communication: The Communication.
-            documents: References to the documents to release.
-        """
+        """Yield the errors in the Communication of a release."""
         if communication.get("status") != "completed":
             yield f"status {communication.get('status')}"
         expected = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
@@ -337,14 +321,7 @@ def _codes(concepts: Json) -> list[tuple[Json, Json]]:
 
 
 def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
-    """Return a request with the records that it names.
-
-    Args:
-        ask: The request.
-        scene: The scene.
-        values: The valid values of the policies for the department.
-        base_url: Base URL of the server.
-    """
+    """Return a request with the records that it names."""
     recipient = f"Organization/{scene.recipients[ask.recipient]}"
     return Release(department_of(ask, scene), recipient, ask.purpose, values, scene.now[:10], base_url)
 

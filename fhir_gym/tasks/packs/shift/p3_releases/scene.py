@@ -74,12 +74,10 @@ class ReleaseScene(Params):
     """The records of some patients, and the policies of the hospital.
 
     Attributes:
-        now: Current time (instant).
         departments: The departments with documents.
         recipients: Ids of the Organizations that may receive documents, by name.
         people: The patients. Some of them share name and date of birth with another patient.
         records: The documents, consents and earlier releases of the patients, in no particular order.
-        library: The policies.
     """
 
     now: str
@@ -115,17 +113,7 @@ class ReleaseSceneSampler:
         policies: int,
         amended_at: Sequence[datetime] = (),
     ) -> ReleaseScene:
-        """Draw the records.
-
-        Args:
-            people: Sizes of the groups of patients with similar names, without the twins.
-            twins: Number of further patients who share name and date of birth with another patient.
-            departments: Number of departments with documents.
-            recipients: Number of organizations.
-            documents: Numbers of documents that a patient may have in a department.
-            policies: Number of policies.
-            amended_at: See `ShiftSize`.
-        """
+        """Draw the records."""
         rng, ids = self._rng, self._ids
         self._departments = rng.sample(SERVICES, departments)
         self._recipients = {
@@ -257,15 +245,7 @@ _POLICY = {
 
 
 def consent_resource(id: str, patient: str, given_on: str, provision: Resource, status: str = "active") -> Resource:
-    """Build a Consent.
-
-    Args:
-        id: Id of the Consent.
-        patient: Id of the patient.
-        given_on: When the consent was given (instant).
-        provision: The provision, which permits or denies.
-        status: Status of the Consent.
-    """
+    """Build a Consent."""
     scope = {
         "system": "http://terminology.hl7.org/CodeSystem/consentscope",
         "code": "patient-privacy",
@@ -285,14 +265,7 @@ def consent_resource(id: str, patient: str, given_on: str, provision: Resource, 
 
 
 def document_resource(id: str, patient: str, department: Concept, written: str) -> Resource:
-    """Build a document that can be released.
-
-    Args:
-        id: Id of the DocumentReference.
-        patient: Id of the patient.
-        department: The department.
-        written: When the document was written (instant).
-    """
+    """Build a document that can be released."""
     return {
         "resourceType": "DocumentReference",
         "id": id,
@@ -316,17 +289,7 @@ def release_resource(
     documents: Sequence[str],
     status: str = "completed",
 ) -> Resource:
-    """Build the Communication of a release.
-
-    Args:
-        department: The department whose documents are released.
-        patient: Id of the patient.
-        recipient: Id of the Organization.
-        purpose: The purpose; see `PURPOSES`.
-        sent: When the documents were sent, a date or an instant.
-        documents: References to the documents.
-        status: Status of the Communication.
-    """
+    """Build the Communication of a release."""
     content: list[Json] = [{"contentReference": {"reference": document}} for document in documents]
     return {
         "resourceType": "Communication",

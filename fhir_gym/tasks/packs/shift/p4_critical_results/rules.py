@@ -86,15 +86,7 @@ def results_due(
 def is_new_and_critical(
     result: LabResult, ask: CriticalContent, values: Mapping[str, str], born: date, mistake: str = ""
 ) -> bool:
-    """Whether a result is new and critical.
-
-    Args:
-        result: The result.
-        ask: The request.
-        values: The valid values of the policies.
-        born: Date of birth of the patient.
-        mistake: One of `MISTAKES`, or an empty text.
-    """
+    """Whether a result is new and critical."""
     code = result.code
     if (
         code not in TEST_OF
@@ -119,13 +111,7 @@ def reported_by(tasks: Iterable[Resource]) -> set[str]:
 
 
 def notice_of(result: LabResult, roles: Iterable[Resource], values: Mapping[str, str]) -> Resource:
-    """Return the Task for a critical result.
-
-    Args:
-        result: The result.
-        roles: The active roles of the practitioners on call in the department.
-        values: The valid values of the policies.
-    """
+    """Return the Task for a critical result."""
     owner = next(
         role["practitioner"]["reference"]
         for role in roles

@@ -199,14 +199,7 @@ CRITICAL = Subject(
 
 
 def is_critical(values: Mapping[str, str], code: str, value: Decimal, child: bool) -> bool:
-    """Whether a result is critical.
-
-    Args:
-        values: The valid values of the policies.
-        code: LOINC code.
-        value: The value in the unit of the code.
-        child: Whether the patient is a child.
-    """
+    """Whether a result is critical."""
     name = TEST_OF[code]
     critical_test = CRITICAL_TESTS[name]
     if code == critical_test.test.similar.code:
@@ -235,7 +228,6 @@ class Department(Params):
     """A department.
 
     Attributes:
-        id: Id of the Organization.
         service: What the department is for; policies name it so.
     """
 
@@ -257,16 +249,9 @@ class CriticalScene(Params):
     """The records of a hospital.
 
     Attributes:
-        now: Current time (instant).
         place: Id of the Organization.
-        name: Name of the hospital.
-        practitioners: The practitioners of all departments.
-        roles: The PractitionerRoles.
-        people: The patients.
-        stays: The Encounters.
         results: The results of all stays.
         tasks: The Tasks about results.
-        library: The policies.
         tasks_due: Minimum and maximum number of Tasks that all requests together ask for.
     """
 
@@ -365,19 +350,7 @@ def draw_hospital(
     tasks_due: tuple[int, int],
     amended_at: Sequence[datetime] = (),
 ) -> CriticalScene:
-    """Draw a hospital whose results all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        departments: Number of departments.
-        people: See `draw_patients`.
-        results: Numbers of results that a stay may have.
-        documents: Number of policies.
-        tasks_due: See `CriticalScene`.
-        amended_at: See `ShiftSize`.
-    """
+    """Draw a hospital whose results all come from the same random process."""
     chosen = rng.sample(SERVICES, departments + 1)
     offered = [Department(id=ids.new("Organization"), service=service) for service in chosen[:departments]]
     staff: list[Person] = []

@@ -26,7 +26,6 @@ class BookingContent(TimePreferences):
     """A wish for an appointment.
 
     Attributes:
-        patient: The patient's name and date of birth.
         service: Display of the service.
         language: Code of a language that the practitioner must speak, or an empty text.
         gender: Sex of the practitioner, or an empty text.

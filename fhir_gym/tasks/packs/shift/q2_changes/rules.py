@@ -37,9 +37,6 @@ class ChangeContent(TimePreferences):
     """The requested change. The wishes are for the new time of a moved appointment.
 
     Attributes:
-        patient: The patient's name and date of birth.
-        given: Given name of the practitioner.
-        family: Family name of the practitioner.
         day: Day of the appointment.
         change: What to do with the appointment.
     """
@@ -67,13 +64,7 @@ class ChangeRequest(PatientRequest):
 
 
 def outcome_of(ask: ChangeContent, visit: Visit | None, calendar: Calendar) -> str:
-    """Return the outcome of a request in a calendar.
-
-    Args:
-        ask: The requested change.
-        visit: The appointment at the start of the episode; None if there is none.
-        calendar: The calendar.
-    """
+    """Return the outcome of a request in a calendar."""
     if visit is None:
         return NOTHING_TO_DO
     booked = calendar.visits.get(visit.id)

@@ -34,9 +34,6 @@ class RegistrationContent(RequestContent):
     """A person to be registered.
 
     Attributes:
-        person: The person's name and date of birth.
-        gender: Sex of the person.
-        phone: Telephone number.
         card: Health card number, or an empty text.
         insured: Whether the person has an insurance of his or her own, one of a parent, or none.
         insurer: Name of the insurer, or an empty text.
@@ -99,8 +96,6 @@ class Registry:
 
     Attributes:
         place: Id of the place.
-        today: The present day.
-        base_url: Base URL of the server.
         names: Ids of the Patients in use by their names, current and former, and dates of birth.
         cards: Ids of the Patients in use by their health card numbers.
         coverages: The Coverages by the ids of their beneficiaries.

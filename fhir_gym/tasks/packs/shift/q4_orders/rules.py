@@ -35,7 +35,6 @@ class OrderContent(RequestContent):
     """What to order.
 
     Attributes:
-        patient: The patient's name and date of birth.
         item: Name of the drug or test.
     """
 
@@ -53,13 +52,7 @@ class OrderRules(Charts):
     """What the rules say about new orders."""
 
     def decide(self, item: Item, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
-        """Decide about an order.
-
-        Args:
-            item: The drug or test.
-            patient: Id of the patient.
-            orders: The orders of all patients before.
-        """
+        """Decide about an order."""
         mine = [order for order in orders if order.patient == patient and order.intent == "order"]
         since = (self.today - timedelta(days=DUPLICATE_DAYS)).isoformat()
         same = [order for order in mine if order.item == item.name and order.status in ("active", "completed")]

@@ -37,8 +37,6 @@ class AbsenceContent(RequestContent):
     """Who is away, and when.
 
     Attributes:
-        given: Given name of the practitioner.
-        family: Family name of the practitioner.
         first: The first day of the absence.
         last: The last day of the absence.
     """

@@ -91,17 +91,7 @@ def draw_absences(
     namesakes: int,
     writes: tuple[int, int],
 ) -> AbsenceScene:
-    """Draw another place, and many appointments at a place.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        clinic: The place.
-        days: Number of coming working days with slots.
-        namesakes: Number of practitioners who share the family name of another one.
-        writes: See `AbsenceScene`.
-    """
+    """Draw another place, and many appointments at a place."""
     staff = _with_namesakes(rng, world, clinic.practitioners, namesakes)
     others = [
         practitioner.model_copy(update={"schedule": ids.new("Schedule")})

@@ -280,13 +280,7 @@ def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Jso
 
 
 class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
-    """Judges requests to merge duplicate records.
-
-    Args:
-        scene: The sites.
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests to merge duplicate records."""
 
     def __init__(
         self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]

@@ -54,7 +54,6 @@ class DuplicatesScene(Params):
     """The records of several sites.
 
     Attributes:
-        today: The present day.
         due: Minimum and maximum number of records that a request changes.
         decisive: Number of parts of the rules that must matter for a request.
         records: The patients, and the records that refer to them.

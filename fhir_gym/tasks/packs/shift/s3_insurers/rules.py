@@ -260,13 +260,7 @@ def _ended(record: Resource, day: str) -> Resource:
 
 
 class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
-    """Judges requests to end contracts.
-
-    Args:
-        scene: The places.
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests to end contracts."""
 
     def __init__(
         self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog, answers: Sequence[str]

@@ -46,7 +46,6 @@ class InsurerScene(Params):
     """The records of several places.
 
     Attributes:
-        today: The present day.
         due: Minimum and maximum number of records that a request changes or creates.
         decisive: Number of parts of the rules that must matter for a request.
         records: The contracts, patients, coverages, accounts, appointments and tasks.
@@ -78,14 +77,7 @@ class InsurerSceneSampler:
         self._doctors = [practitioner_resource(doctor) for doctor in doctors]
 
     def scene(self, *, places: int, patients: int, due: tuple[int, int], decisive: int) -> InsurerScene:
-        """Draw the records.
-
-        Args:
-            places: Number of places.
-            patients: Number of patients of each place.
-            due: See `InsurerScene`.
-            decisive: See `InsurerScene`.
-        """
+        """Draw the records."""
         names = place_names(self._rng, self._world, places)
         sites = [Organization(id=self._ids.new("Organization"), name=name) for name in names]
         records = [record for site in sites for record in self._place(site, patients)]

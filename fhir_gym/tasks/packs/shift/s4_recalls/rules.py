@@ -170,15 +170,7 @@ class Reading:
 
 
 class RecallDesk:
-    """Reads records, and decides which patients need a recall.
-
-    Args:
-        rules: What differs between the rules of two variations.
-        place: Id of the Organization whose patients are recalled.
-        laboratory: Id of the Organization whose results count.
-        now: Current time (instant).
-        base_url: Base URL of the server.
-    """
+    """Reads records, and decides which patients need a recall."""
 
     def __init__(self, rules: RecallRules, place: str, laboratory: str, now: str, base_url: str = "") -> None:
         self._rules, self._place, self._laboratory = rules, f"Organization/{place}", f"Organization/{laboratory}"

@@ -101,7 +101,6 @@ class RecallScene(Params):
     """The records of a place.
 
     Attributes:
-        now: Current time (instant).
         rules: What differs between the rules of two variations.
         place: Id of the Organization whose patients are recalled.
         laboratory: Id of the Organization whose results count.
@@ -141,16 +140,7 @@ class RecallSceneSampler:
     def scene(
         self, *, patients: int, tests: int, results: Sequence[int], fewest: int, most: int, rules_that_matter: int
     ) -> RecallScene:
-        """Draw the records.
-
-        Args:
-            patients: Number of patients.
-            tests: Number of tests.
-            results: Numbers of results that a patient may have for a test.
-            fewest: See `RecallScene`.
-            most: See `RecallScene`.
-            rules_that_matter: See `RecallScene`.
-        """
+        """Draw the records."""
         rng, new = self._rng, self._ids.new
         self._places = (new("Organization"), new("Organization"))
         self._laboratories = (new("Organization"), new("Organization"))
@@ -321,16 +311,7 @@ def coded(analyte: Analyte) -> Resource:
 def diagnosis(
     id: str, name: str, patient: str, recorded: str, clinical: str = "active", verification: str = "confirmed"
 ) -> Resource:
-    """Build a Condition.
-
-    Args:
-        id: Id of the Condition.
-        name: Name of the condition; see `CONDITIONS`.
-        patient: Id of the patient.
-        recorded: When the condition was recorded (instant).
-        clinical: Clinical status; empty if the record is an error.
-        verification: Verification status.
-    """
+    """Build a Condition."""
     return condition_resource(
         Diagnosis(
             id=id,
