@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, instant, patient_resource, reference
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.types import Resource
 
 WEIGHT = Concept(system=LOINC, code="29463-7", display="Body weight")
@@ -152,7 +155,7 @@ class EarlierOrder(Params):
         return self.model_copy(update={"status": "active", "intent": "order", "written": now})
 
 
-class OrdersScene(Params):
+class OrdersScene(ShiftScene):
     """The records of a group of patients.
 
     Attributes:
@@ -178,6 +181,17 @@ class OrdersScene(Params):
             elements = {name: value for name, value in active.items() if name in type(record).model_fields}
             changed.append(record.model_copy(update=elements))
         return self.model_copy(update={records: tuple(changed)})
+
+    @override
+    def resources(self) -> list[Resource]:
+        items = {item.name: item for item in self.formulary.items}
+        return [
+            *map(patient_resource, self.people),
+            *(_allergy_resource(allergy, items[allergy.drug]) for allergy in self.allergies),
+            *map(condition_resource, self.diagnoses),
+            *map(result_resource, self.results),
+            *(_earlier(order, items[order.item]) for order in self.orders),
+        ]
 
 
 class ChartSceneSampler:
@@ -290,18 +304,6 @@ def _creatinine(rng: random.Random, amount: float) -> tuple[Concept, float, str]
     if rng.random() < 0.5:
         return CREATININE, round(amount, 2), "mg/dL"
     return CREATININE_MOLAR, float(round(amount * UMOL_PER_MG)), "umol/L"
-
-
-def chart_resources(scene: OrdersScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    items = {item.name: item for item in scene.formulary.items}
-    return [
-        *map(patient_resource, scene.people),
-        *(_allergy_resource(allergy, items[allergy.drug]) for allergy in scene.allergies),
-        *map(condition_resource, scene.diagnoses),
-        *map(result_resource, scene.results),
-        *(_earlier(order, items[order.item]) for order in scene.orders),
-    ]
 
 
 def _status(system: str, code: str) -> Resource:

@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 
+from typing_extensions import override
+
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
@@ -25,6 +27,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
@@ -99,7 +102,7 @@ class Visit(Params):
     status: str
 
 
-class ClinicScene(Params):
+class ClinicScene(ShiftScene):
     """The records of a place.
 
     Attributes:
@@ -141,6 +144,18 @@ class ClinicScene(Params):
     def by_schedule(self) -> dict[str, Practitioner]:
         """Return the practitioners by the ids of their schedules."""
         return {practitioner.schedule: practitioner for practitioner in self.practitioners}
+
+    @override
+    def resources(self) -> list[Resource]:
+        doctors = self.by_schedule()
+        resources: list[Resource] = [location_resource(self.place, self.name), *map(patient_resource, self.people)]
+        for practitioner in self.practitioners:
+            resources += [_practitioner(practitioner), schedule_resource(practitioner, self.place, self.now)]
+        resources += [slot_resource(slot) for slot in self.slots]
+        resources += [
+            appointment_resource(visit, doctors[visit.slot.schedule].person.id, self.place) for visit in self.visits
+        ]
+        return resources
 
 
 def draw_clinic(
@@ -263,19 +278,6 @@ def overlap(slot: ClinicSlot, other: ClinicSlot) -> bool:
     return slot.start < other.end and other.start < slot.end
 
 
-def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
-    """Build the resources of a place."""
-    doctors = scene.by_schedule()
-    resources: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
-    for practitioner in scene.practitioners:
-        resources += [_practitioner(practitioner), schedule_resource(practitioner, scene.place, world)]
-    resources += [slot_resource(slot) for slot in scene.slots]
-    resources += [
-        appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.place) for visit in scene.visits
-    ]
-    return resources
-
-
 def _practitioner(practitioner: Practitioner) -> Resource:
     names = {"en": "English"} | {code: LANGUAGES[code] for code in practitioner.languages}
     spoken = [
@@ -289,9 +291,10 @@ def location_resource(id: str, name: str) -> Resource:
     return {"resourceType": "Location", "id": id, "status": "active", "name": name}
 
 
-def schedule_resource(practitioner: Practitioner, place: str, world: World) -> Resource:
+def schedule_resource(practitioner: Practitioner, place: str, now: str) -> Resource:
     """Build the Schedule of a practitioner at a place."""
-    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
+    days = {"start": -182, "end": 365}
+    horizon = {name: instant(parse_instant(now) + timedelta(days=ahead)) for name, ahead in days.items()}
     return {
         "resourceType": "Schedule",
         "id": practitioner.schedule,

@@ -27,7 +27,16 @@ _DECLINED = 0.3
 _BY_NAME = 0.2
 """Probability that the search for the patient alone settles a declined request."""
 
-S = TypeVar("S", bound=Params)
+
+class ShiftScene(Params):
+    """The records that all requests of one shift share."""
+
+    @abstractmethod
+    def resources(self) -> list[Resource]:
+        """Return the records as resources."""
+
+
+S = TypeVar("S", bound=ShiftScene)
 
 Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
@@ -237,7 +246,7 @@ def is_mixed(outcomes: Sequence[str]) -> bool:
 class RequestKind(ABC, Generic[S, R]):
     """A kind of request: how it is drawn, worded, solved and judged.
 
-    `S` is the type of the scene: the records that all requests of one shift share. `R` is the type of the requests.
+    `S` is the type of the scene, `R` is the type of the requests.
 
     Attributes:
         key: Short key (``Q1``).
@@ -298,10 +307,6 @@ class RequestKind(ABC, Generic[S, R]):
         """
         sampler = self.sampler_type(rng, world.now, scene, outcomes)
         return tuple(sampler.chosen) if self.add_requests(sampler, outcomes, dependent) else None
-
-    @abstractmethod
-    def resources(self, scene: S, world: World) -> list[Resource]:
-        """Return the resources of a scene."""
 
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
         """Draw the outcomes of requests.
@@ -395,13 +400,12 @@ class RequestKind(ABC, Generic[S, R]):
         raise NotImplementedError(f"kind {self.key} has no status updates")
 
     def draw_status_update(
-        self, rng: random.Random, world: World, request: R, others: Sequence[R], scene: S
+        self, rng: random.Random, request: R, others: Sequence[R], scene: S
     ) -> tuple[StatusUpdate, str, Resource] | None:
         """Draw an update of one record that changes what is right for a request, and for no other request.
 
         Args:
             rng: Random generator.
-            world: The world.
             request: The request.
             others: The other requests about the same patient.
             scene: The scene.
@@ -430,7 +434,7 @@ class RequestKind(ABC, Generic[S, R]):
             if before is None or after is None or after == before:
                 continue
             if usual == [self.right_end(other, updated) for other in others]:
-                record = next(resource for resource in self.resources(updated, world) if resource["id"] == update.id)
+                record = next(resource for resource in updated.resources() if resource["id"] == update.id)
                 return update, after[0], record
         return None
 

@@ -9,9 +9,12 @@ from datetime import timedelta
 from decimal import Decimal
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, at, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
@@ -162,7 +165,7 @@ class LabResult(Params):
     value: str
 
 
-class LabScene(Params):
+class LabScene(ShiftScene):
     """Patients with laboratory results.
 
     Attributes:
@@ -176,6 +179,10 @@ class LabScene(Params):
     people: tuple[Person, ...]
     results: tuple[LabResult, ...]
     values: tuple[int, int] = (3, 15)
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(patient_resource, self.people), *map(result_resource, self.results)]
 
 
 def draw_laboratory(
@@ -252,11 +259,6 @@ def reported_value(test: LabTest, analyte: Analyte, value: float) -> str:
     """Return the result of an analyte for a value in the main unit of the test."""
     reported = (value - float(test.offset)) / float(test.factor) if analyte == test.other else value * analyte.scale
     return f"{reported:.{analyte.digits}f}"
-
-
-def laboratory_resources(scene: LabScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(patient_resource, scene.people), *map(result_resource, scene.results)]
 
 
 def result_resource(result: LabResult) -> Resource:

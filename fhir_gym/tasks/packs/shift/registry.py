@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from itertools import product
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -21,6 +23,7 @@ from fhir_gym.tasks.authoring import (
     reference,
     similar_person,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.types import Json, Resource
 
@@ -93,7 +96,7 @@ class Organization(Params):
     name: str
 
 
-class RegistryScene(Params):
+class RegistryScene(ShiftScene):
     """The records of a place.
 
     Attributes:
@@ -116,6 +119,15 @@ class RegistryScene(Params):
     insurers: tuple[Organization, ...]
     contracts: tuple[Resource, ...]
     insurances: tuple[Resource, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(self)),
+            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *map(registered_resource, self.people),
+            *({**record} for record in (*self.contracts, *self.insurances)),
+        ]
 
 
 def draw_registry(
@@ -285,16 +297,6 @@ def period_between(day: date, other: date) -> tuple[str, str]:
     """Return the first and the last day of a period that is between two days, but lasts at least four weeks."""
     first, last = sorted((day, other))
     return first.isoformat(), max(last, first + _SHORTEST).isoformat()
-
-
-def registry_resources(scene: RegistryScene) -> list[Resource]:
-    """Build the resources of a place."""
-    return [
-        *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
-        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
-        *map(registered_resource, scene.people),
-        *({**record} for record in (*scene.contracts, *scene.insurances)),
-    ]
 
 
 def _places(scene: RegistryScene) -> Iterator[tuple[str, str]]:

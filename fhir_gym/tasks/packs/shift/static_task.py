@@ -16,7 +16,7 @@ from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, ShiftSize
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, ShiftScene, ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.types import Json, Resource
 
@@ -109,7 +109,8 @@ class StaticShift(Task[ShiftParams], abstract=True):
 
     @override
     def setup(self, p: ShiftParams, world: World) -> list[Resource]:
-        return self.requests.resources(p.scene, world)
+        scene: ShiftScene = p.scene
+        return scene.resources()
 
     @override
     def prompt_values(self, p: ShiftParams, world: World) -> Mapping[str, str]:

@@ -159,7 +159,7 @@ class LiveShift(Task[LiveParams], abstract=True):
         kinds = live_kinds()
         subjects = desk_subjects(kinds, p.scene)
         return [
-            *(resource for key, scene in p.scene.items() for resource in kinds[key].resources(scene, world)),
+            *(resource for scene in p.scene.values() for resource in scene.resources()),
             *p.background,
             *policy_resources(p.library, subjects),
             *(

@@ -13,12 +13,6 @@ from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.i1_medications.records import (
-    medication_resources,
-    parse_dispense,
-    parse_letter,
-    parse_record,
-)
 from fhir_gym.tasks.packs.shift.i1_medications.scene import (
     COUNTING,
     DRUGS,
@@ -29,6 +23,9 @@ from fhir_gym.tasks.packs.shift.i1_medications.scene import (
     Letter,
     MedicationScene,
     draw_medications,
+    parse_dispense,
+    parse_letter,
+    parse_record,
 )
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestContent, ShiftSize, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
@@ -323,10 +320,6 @@ class Medications(QuestionKind[MedicationScene, MedicationQuestion]):
         if size.level == 2:
             return draw_medications(rng, world, ids, people=(8, 9), twins=4, drugs=8, letters=(0, 1, 2, 3))
         return draw_medications(rng, world, ids, people=(9,), twins=2, drugs=14, letters=(1, 2, 3))
-
-    @override
-    def resources(self, scene: MedicationScene, world: World) -> list[Resource]:
-        return medication_resources(scene)
 
     @override
     def rule_values(self, scene: MedicationScene) -> Mapping[str, str]:

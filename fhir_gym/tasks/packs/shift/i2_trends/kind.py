@@ -29,7 +29,6 @@ from fhir_gym.tasks.packs.shift.laboratory import (
     LabResult,
     LabScene,
     draw_laboratory,
-    laboratory_resources,
     parse_result,
     reported_value,
     result_resource,
@@ -350,10 +349,6 @@ class Trends(QuestionKind[LabScene, TrendRequest]):
             return draw_laboratory(rng, world, ids, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
         people = size.groups((9,), _PER_GROUP)
         return draw_laboratory(rng, world, ids, people=people, twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
-
-    @override
-    def resources(self, scene: LabScene, world: World) -> list[Resource]:
-        return laboratory_resources(scene)
 
     @override
     def rule_values(self, scene: LabScene) -> Mapping[str, str]:

@@ -24,14 +24,7 @@ from fhir_gym.tasks.packs.shift.i3_contacts.rules import (
     stay_that_would_count,
     stays_in_window,
 )
-from fhir_gym.tasks.packs.shift.i3_contacts.scene import (
-    WardScene,
-    draw_wards,
-    parse_parents,
-    parse_rooms,
-    parse_visit,
-    ward_resources,
-)
+from fhir_gym.tasks.packs.shift.i3_contacts.scene import WardScene, draw_wards, parse_parents, parse_rooms, parse_visit
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
@@ -156,10 +149,6 @@ class Contacts(QuestionKind[WardScene, ContactRequest]):
             return draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
         scene = draw_wards(rng, world, ids, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
         return scene.model_copy(update={"hours": (18, 36, 48, 60, 72), "most_names": 8})
-
-    @override
-    def resources(self, scene: WardScene, world: World) -> list[Resource]:
-        return ward_resources(scene)
 
     @override
     def text_values(self, ask: ContactContent) -> Mapping[str, Any]:

@@ -6,9 +6,12 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Json, Resource
 
@@ -69,7 +72,7 @@ class Visit(Params):
     stays: tuple[Stay, ...]
 
 
-class WardScene(Params):
+class WardScene(ShiftScene):
     """Patients who stay in the rooms and beds of a hospital.
 
     Attributes:
@@ -98,6 +101,10 @@ class WardScene(Params):
         return {
             place.id: place.id if place.kind == "ro" else place.part_of for place in self.places if place.kind != "wa"
         }
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(patient_resource, self.people), *map(_location, self.places), *map(visit_resource, self.visits)]
 
 
 def draw_wards(
@@ -203,11 +210,6 @@ class _Drawer:
         """Draw a length of time between two numbers of hours."""
         steps = 60 // MINUTES
         return timedelta(minutes=MINUTES * self._rng.randint(fewest * steps, most * steps))
-
-
-def ward_resources(scene: WardScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(patient_resource, scene.people), *map(_location, scene.places), *map(visit_resource, scene.visits)]
 
 
 def _location(place: Place) -> Resource:

@@ -19,7 +19,6 @@ from fhir_gym.tasks.packs.shift.i4_contradictions.scene import (
     HistoryScene,
     draw_histories,
     history_resource,
-    history_resources,
     lines_of_facts,
     parse_history,
 )
@@ -304,10 +303,6 @@ class Contradictions(QuestionKind[HistoryScene, ContradictionRequest]):
             return draw_histories(rng, world, ids, people=(7, 7, 6), twins=4, most=most)
         most = {"Encounter": 12, "Observation": 24, "Procedure": 14, "Condition": 12}
         return draw_histories(rng, world, ids, people=(6, 5), twins=2, most=most)
-
-    @override
-    def resources(self, scene: HistoryScene, world: World) -> list[Resource]:
-        return history_resources(scene)
 
     @override
     def rule_values(self, scene: HistoryScene) -> Mapping[str, str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -20,6 +22,7 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
@@ -168,7 +171,7 @@ class Patient(Params):
         return self.person.id
 
 
-class HistoryScene(Params):
+class HistoryScene(ShiftScene):
     """Patients with records.
 
     Attributes:
@@ -182,6 +185,10 @@ class HistoryScene(Params):
     def people(self) -> list[Person]:
         """The people."""
         return [patient.person for patient in self.patients]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(_patient_resource, self.patients), *map(history_resource, self.records)]
 
 
 def draw_histories(
@@ -292,11 +299,6 @@ class _Drawer:
         if share < 0.3:  # so that some results are issued, and some encounters end, after death
             return last - timedelta(minutes=rng.randrange(60, 6 * _DAY))
         return last - timedelta(minutes=rng.randrange(60, 700 * _DAY))
-
-
-def history_resources(scene: HistoryScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(_patient_resource, scene.patients), *map(history_resource, scene.records)]
 
 
 def _patient_resource(patient: Patient) -> Resource:

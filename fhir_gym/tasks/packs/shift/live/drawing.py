@@ -103,7 +103,7 @@ class LiveDrawing:
             kind = self._kinds[key]
             for _ in range(_TRIES):
                 scene, requests = self._draw_kind(kind, count, tuple(amended_at[key]))
-                if taken.add(kind.resources(scene, self._world), requests):
+                if taken.add(scene.resources(), requests):
                     break
             else:
                 raise TaskError(f"kind {key} found no scene without records of others in {_TRIES} tries")
@@ -175,8 +175,8 @@ class LiveDrawing:
         return [f"Practitioner/{id}" for id in self._rng.sample(ids, min(5, len(ids)))]
 
     def _resources(self) -> Iterator[Resource]:
-        for key, scene in self.scenes.items():
-            yield from self._kinds[key].resources(scene, self._world)
+        for scene in self.scenes.values():
+            yield from scene.resources()
 
     def _schedule(self, chosen: Sequence[tuple[str, Any]], drawing: RequestDrawing) -> tuple[DeskRequest, ...]:
         """Draw the requests with their times, and the order in which they arrive."""
@@ -208,7 +208,7 @@ class LiveDrawing:
             return None
         alike = [each for each in others if each.kind == request.kind and each.id != request.id]
         same = [each.request for each in alike if _patients_of(each) == _patients_of(request)]
-        drawn = kind.draw_status_update(rng, self._world, request.request, same, scene)
+        drawn = kind.draw_status_update(rng, request.request, same, scene)
         if drawn is None:
             return None
         update, outcome, record = drawn

@@ -14,16 +14,7 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Calendar, FixedCalendar
-from fhir_gym.tasks.packs.shift.clinic import (
-    OCCUPIED,
-    SERVICES,
-    ClinicScene,
-    ClinicSlot,
-    Visit,
-    clinic_resources,
-    draw_clinic,
-    overlap,
-)
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, SERVICES, ClinicScene, ClinicSlot, Visit, draw_clinic, overlap
 from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
@@ -56,13 +47,7 @@ from fhir_gym.tasks.packs.shift.patients import (
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.policies import (
-    MISREADINGS,
-    library_about,
-    policy_resources,
-    policy_time,
-    validity_rules,
-)
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.preferences import WISHES
 from fhir_gym.tasks.packs.shift.q1_bookings.place_records import (
@@ -284,10 +269,6 @@ class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
         other = rng.choice([service for service in SERVICES if service not in offered])
         library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents, soon=size.amended_at)
         return PolicyClinicScene(**dict(clinic), library=library)
-
-    @override
-    def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
-        return [*clinic_resources(scene, world), *policy_resources(scene.library, (BOOKING,))]
 
     @override
     def rule_values(self, scene: PolicyClinicScene) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
-from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
 from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, coming
 from fhir_gym.types import Resource
@@ -68,6 +68,10 @@ class PolicyClinicScene(ClinicScene):
     """The records of a place, and the policies of the hospital."""
 
     library: Library
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*super().resources(), *policy_resources(self.library, (BOOKING,))]
 
 
 class Attendance(NamedTuple):

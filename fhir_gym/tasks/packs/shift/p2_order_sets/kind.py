@@ -22,7 +22,6 @@ from fhir_gym.tasks.packs.shift.charts import (
     WEIGHT,
     ChartSceneSampler,
     EarlierOrder,
-    chart_resources,
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
@@ -61,13 +60,7 @@ from fhir_gym.tasks.packs.shift.patients import (
     drawn_by_patient,
     names_for,
 )
-from fhir_gym.tasks.packs.shift.policies import (
-    MISREADINGS,
-    library_about,
-    policy_resources,
-    policy_time,
-    validity_rules,
-)
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
@@ -261,10 +254,6 @@ class OrderSets(PatientKind[OrderSetScene, OrderSetRequest]):
         departments = rng.sample(SERVICES, 3)
         library = draw_library(rng, ids, world.now, (ORDER_SETS,), departments, documents, soon=size.amended_at)
         return OrderSetScene(**dict(charts), library=library, departments=tuple(departments))
-
-    @override
-    def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:
-        return [*chart_resources(scene), *policy_resources(scene.library, (ORDER_SETS,))]
 
     @override
     def rule_values(self, scene: OrderSetScene) -> Mapping[str, str]:

@@ -27,9 +27,9 @@ from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
-from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 SETS = ("Pneumonia", "Urinary tract infection", "Wound infection")
 """The names of the order sets."""
@@ -118,6 +118,10 @@ class OrderSetScene(OrdersScene):
 
     library: Library
     departments: tuple[Concept, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*super().resources(), *policy_resources(self.library, (ORDER_SETS,))]
 
 
 class OrderSetContent(RequestContent):

@@ -49,7 +49,6 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     ReleaseScene,
     ReleaseSceneSampler,
     release_resource,
-    release_resources,
 )
 from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry
 from fhir_gym.tasks.packs.shift.patients import (
@@ -263,10 +262,6 @@ class Releases(PatientsFirstKind[ReleaseScene, ReleaseRequest]):
             policies=15,
             amended_at=size.amended_at,
         )
-
-    @override
-    def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
-        return release_resources(scene)
 
     @override
     def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:

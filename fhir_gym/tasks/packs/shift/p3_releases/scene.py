@@ -10,10 +10,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import Concept, IdAllocator, Person, at, instant, patient_resource, reference
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.laboratory import LOINC
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
 from fhir_gym.tasks.packs.shift.patients import draw_patients
@@ -70,7 +72,7 @@ _CONSENT = (*("active",) * 5, "draft", "rejected", "inactive", "entered-in-error
 _SENT = (*("completed",) * 4, "in-progress", "preparation", "not-done", "entered-in-error")
 
 
-class ReleaseScene(Params):
+class ReleaseScene(ShiftScene):
     """The records of some patients, and the policies of the hospital.
 
     Attributes:
@@ -91,6 +93,15 @@ class ReleaseScene(Params):
     def charts(self) -> dict[str, Chart]:
         """The charts of the patients by reference (``Patient/1``)."""
         return charts_of([*map(patient_resource, self.people)], self.records)
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(id, name, "prov", "Healthcare Provider") for name, id in self.recipients.items()),
+            *map(patient_resource, self.people),
+            *self.records,
+            *policy_resources(self.library, (RELEASE,)),
+        ]
 
 
 class ReleaseSceneSampler:
@@ -301,13 +312,3 @@ def release_resource(
         "reasonCode": [{"coding": [{"system": ACT_REASON, "code": PURPOSES[purpose]}]}],
         **({"payload": content} if content else {}),
     }
-
-
-def release_resources(scene: ReleaseScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [
-        *(organization_resource(id, name, "prov", "Healthcare Provider") for name, id in scene.recipients.items()),
-        *map(patient_resource, scene.people),
-        *scene.records,
-        *policy_resources(scene.library, (RELEASE,)),
-    ]

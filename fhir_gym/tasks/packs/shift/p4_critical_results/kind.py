@@ -37,7 +37,6 @@ from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
     Department,
     conversions,
     draw_hospital,
-    hospital_resources,
 )
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -177,10 +176,6 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
             tasks_due=(low * size.requests, high * size.requests),
             amended_at=size.amended_at,
         )
-
-    @override
-    def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
-        return hospital_resources(scene)
 
     @override
     def rule_values(self, scene: CriticalScene) -> Mapping[str, str]:

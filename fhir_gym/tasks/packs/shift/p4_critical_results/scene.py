@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -25,6 +27,7 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES, draw_place_name
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.laboratory import (
     TESTS,
     VALID,
@@ -245,7 +248,7 @@ class StayResult(LabResult):
     stay: str
 
 
-class CriticalScene(Params):
+class CriticalScene(ShiftScene):
     """The records of a hospital.
 
     Attributes:
@@ -295,25 +298,24 @@ class CriticalScene(Params):
                 roles[target_id(role["organization"])].append(role)
         return roles
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            {"resourceType": "Organization", "id": self.place, "active": True, "name": self.name},
+            *(_department(department, self.place) for department in self.departments),
+            *map(practitioner_resource, self.practitioners),
+            *({**role} for role in self.roles),
+            *map(patient_resource, self.people),
+            *({**stay} for stay in self.stays),
+            *map(result_of_stay, self.results),
+            *({**task} for task in self.tasks),
+            *policy_resources(self.library, (CRITICAL,)),
+        ]
+
 
 def target_id(reference: Resource) -> str:
     """Return the id to which a Reference points."""
     return str(reference["reference"]).rpartition("/")[2]
-
-
-def hospital_resources(scene: CriticalScene) -> list[Resource]:
-    """Build the resources of a hospital."""
-    return [
-        {"resourceType": "Organization", "id": scene.place, "active": True, "name": scene.name},
-        *(_department(department, scene.place) for department in scene.departments),
-        *map(practitioner_resource, scene.practitioners),
-        *({**role} for role in scene.roles),
-        *map(patient_resource, scene.people),
-        *({**stay} for stay in scene.stays),
-        *map(result_of_stay, scene.results),
-        *({**task} for task in scene.tasks),
-        *policy_resources(scene.library, (CRITICAL,)),
-    ]
 
 
 def _department(department: Department, place: str) -> Resource:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Calendar, draw_mistake
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
@@ -125,10 +125,6 @@ class Bookings(PatientKind[ClinicScene, BookingRequest]):
             return draw_clinic(rng, world, ids, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
         people = size.groups((13, 14), 14)
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=9, services=3, days=7, per_day=6)
-
-    @override
-    def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
-        return clinic_resources(scene, world)
 
     @override
     def rule_values(self, scene: ClinicScene) -> Mapping[str, str]:

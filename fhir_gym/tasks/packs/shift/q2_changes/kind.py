@@ -14,7 +14,7 @@ from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, reference
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
@@ -195,10 +195,6 @@ class Changes(PatientKind[ClinicScene, ChangeRequest]):
             return draw_clinic(rng, world, ids, people=(16,), twins=3, practitioners=3, services=2, days=4, per_day=6)
         people = size.groups((13, 14), 12)
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=6, services=3, days=7, per_day=7)
-
-    @override
-    def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
-        return clinic_resources(scene, world)
 
     @override
     def text(self, ask: ChangeContent, wording: int) -> str:

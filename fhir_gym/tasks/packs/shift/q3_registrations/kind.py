@@ -30,14 +30,7 @@ from fhir_gym.tasks.packs.shift.q3_registrations.rules import (
     new_coverage,
     new_patient,
 )
-from fhir_gym.tasks.packs.shift.registry import (
-    CARD,
-    Family,
-    RegistryScene,
-    card_number,
-    draw_registry,
-    registry_resources,
-)
+from fhir_gym.tasks.packs.shift.registry import CARD, Family, RegistryScene, card_number, draw_registry
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Json, Resource
 
@@ -359,10 +352,6 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         if size.level == 1:
             return draw_registry(rng, world, ids, families=1, shape=(3, 3), on_file=27, twins=4, insurers=4)
         return draw_registry(rng, world, ids, families=2, shape=(4, 3), on_file=36, twins=8, insurers=6)
-
-    @override
-    def resources(self, scene: RegistryScene, world: World) -> list[Resource]:
-        return registry_resources(scene)
 
     @override
     def rule_values(self, scene: RegistryScene) -> Mapping[str, str]:

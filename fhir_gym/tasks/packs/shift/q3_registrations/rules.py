@@ -18,7 +18,7 @@ from fhir_gym.tasks.packs.shift.kind import Request, RequestContent, WriteJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
-from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource, registry_resources
+from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource
 from fhir_gym.types import Json, Resource
 
 _ALIKE = 3
@@ -115,7 +115,7 @@ class Registry:
     @classmethod
     def at_start(cls, scene: RegistryScene, base_url: str = "") -> Registry:
         """Return the registry at the start of the episode."""
-        return cls(scene.place, scene.today, base_url).adding(registry_resources(scene))
+        return cls(scene.place, scene.today, base_url).adding(scene.resources())
 
     def adding(self, records: Iterable[Resource]) -> Registry:
         """Return a copy with more records."""

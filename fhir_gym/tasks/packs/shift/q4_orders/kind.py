@@ -23,7 +23,6 @@ from fhir_gym.tasks.packs.shift.charts import (
     WEIGHT,
     ChartSceneSampler,
     OrdersScene,
-    chart_resources,
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.engine.orders import (
@@ -235,10 +234,6 @@ class Orders(PatientKind[OrdersScene, OrderRequest]):
     @override
     def add_requests(self, sampler: RequestSampler[Any, Any], outcomes: Sequence[str], dependent: int | None) -> bool:
         return all(sampler.add(outcome, depends=place == dependent) for place, outcome in enumerate(outcomes))
-
-    @override
-    def resources(self, scene: OrdersScene, world: World) -> list[Resource]:
-        return chart_resources(scene)
 
     @override
     def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:

@@ -29,7 +29,7 @@ from fhir_gym.tasks.packs.shift.s1_absences.rules import (
     AbsenceRequest,
     supposed_records,
 )
-from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene, absence_resources, draw_absences
+from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene, draw_absences
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
@@ -229,10 +229,6 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
             writes, namesakes = (low * size.requests, high * size.requests), 3
         clinic = draw_clinic(rng, world, ids, twins=1, services=2, **shape)
         return draw_absences(rng, world, ids, clinic, days=shape["days"], namesakes=namesakes, writes=writes)
-
-    @override
-    def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
-        return absence_resources(scene, world)
 
     @override
     def rule_values(self, scene: AbsenceScene) -> Mapping[str, str]:

@@ -170,10 +170,6 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
         return sampler.scene(families=2, households=10, due=(10, 14), decisive=6)
 
     @override
-    def resources(self, scene: DuplicatesScene, world: World) -> list[Resource]:
-        return [{**record} for record in (*scene.others, *scene.records)]
-
-    @override
     def text(self, ask: MergeContent, wording: int) -> str:
         born = f" born before {ask.before}" if ask.before else f" born on or after {ask.since}" if ask.since else ""
         return (

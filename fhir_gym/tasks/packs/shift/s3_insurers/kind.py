@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     missing_contract,
     records_of,
 )
-from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler, insured_resources
+from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
@@ -191,10 +191,6 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
                 if sampler.is_related or outcomes.count(DONE) < 2:
                     break
         return requests
-
-    @override
-    def resources(self, scene: InsurerScene, world: World) -> list[Resource]:
-        return insured_resources(scene)
 
     @override
     def solve(self, ask: InsurerContent, knowledge: Knowledge) -> Solution:

@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     instant,
@@ -17,6 +18,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.registry import (
     Organization,
     card_number,
@@ -42,7 +44,7 @@ _TASKS = ("requested", "accepted", "in-progress", "completed", "cancelled")
 _SOON, _AHEAD = 90, 120
 
 
-class InsurerScene(Params):
+class InsurerScene(ShiftScene):
     """The records of several places.
 
     Attributes:
@@ -58,6 +60,14 @@ class InsurerScene(Params):
     insurers: tuple[Organization, ...]
     records: tuple[Resource, ...]
     practitioners: tuple[Resource, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in self.places),
+            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *({**practitioner} for practitioner in (*self.practitioners, *self.records)),
+        ]
 
 
 class InsurerSceneSampler:
@@ -194,12 +204,3 @@ class InsurerSceneSampler:
             "for": reference("Patient", patient),
             "authoredOn": instant(self._world.now - timedelta(minutes=rng.randrange(60, 30 * 24 * 60))),
         }
-
-
-def insured_resources(scene: InsurerScene) -> list[Resource]:
-    """Return the resources of a scene."""
-    return [
-        *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in scene.places),
-        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
-        *({**practitioner} for practitioner in (*scene.practitioners, *scene.records)),
-    ]

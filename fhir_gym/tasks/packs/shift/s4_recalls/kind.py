@@ -28,14 +28,7 @@ from fhir_gym.tasks.packs.shift.s4_recalls.rules import (
     RecallRequest,
     conditions_that_would_count,
 )
-from fhir_gym.tasks.packs.shift.s4_recalls.scene import (
-    CARE,
-    CONDITIONS,
-    RecallRules,
-    RecallScene,
-    RecallSceneSampler,
-    recall_resources,
-)
+from fhir_gym.tasks.packs.shift.s4_recalls.scene import CARE, CONDITIONS, RecallRules, RecallScene, RecallSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Resource
@@ -188,10 +181,6 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     ) -> tuple[RecallRequest, ...] | None:
         sampler = RecallSampler(rng, world.now, scene, outcomes)
         return next((tuple(sampler.chosen) for _ in range(_TRIES) if sampler.choose_all()), None)
-
-    @override
-    def resources(self, scene: RecallScene, world: World) -> list[Resource]:
-        return recall_resources(scene)
 
     @override
     def rule_values(self, scene: RecallScene) -> Mapping[str, str]:

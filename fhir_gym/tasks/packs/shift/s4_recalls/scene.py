@@ -9,6 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -24,6 +26,7 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.clinic import plausible_status
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.p3_releases.scene import consent_resource
@@ -97,7 +100,7 @@ class RecallRules(Params):
         return limit if code == limits.main.code else reported_value(limits, limits.other, float(limit))
 
 
-class RecallScene(Params):
+class RecallScene(ShiftScene):
     """The records of a place.
 
     Attributes:
@@ -127,6 +130,10 @@ class RecallScene(Params):
     def charts(self) -> dict[str, Chart]:
         """The charts of the patients by reference (``Patient/1``)."""
         return charts_of(self.patients, self.records)
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*self.organizations, *self.patients, *self.records]
 
 
 class RecallSceneSampler:
@@ -322,11 +329,6 @@ def diagnosis(
             recorded=recorded,
         )
     )
-
-
-def recall_resources(scene: RecallScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*scene.organizations, *scene.patients, *scene.records]
 
 
 def recall_resource(test: str, condition: str, patient: str, written: str, urgent: bool) -> Resource:
