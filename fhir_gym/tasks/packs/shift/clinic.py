@@ -145,6 +145,12 @@ class ClinicScene(ShiftScene):
         """Return the practitioners by the ids of their schedules."""
         return {practitioner.schedule: practitioner for practitioner in self.practitioners}
 
+    def schedules_for(self, service: str) -> frozenset[str]:
+        """Return the ids of the schedules for the service with a display."""
+        return frozenset(
+            practitioner.schedule for practitioner in self.practitioners if practitioner.service.display == service
+        )
+
     @override
     def resources(self) -> list[Resource]:
         doctors = self.by_schedule()

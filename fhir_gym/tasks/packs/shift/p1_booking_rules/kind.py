@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant
+from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Calendar, FixedCalendar
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, SERVICES, ClinicScene, ClinicSlot, Visit, draw_clinic, overlap
 from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
@@ -30,12 +30,12 @@ from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
     BOOKING,
     FULFILLED,
     MISSED,
-    Attendance,
     PolicyBookingJudge,
     PolicyClinicScene,
     PolicyLimits,
     decide,
     limits_for,
+    service_code,
     slots_within_limits,
     values_for,
 )
@@ -47,18 +47,11 @@ from fhir_gym.tasks.packs.shift.patients import (
     names_for,
     target_among,
 )
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.preferences import WISHES
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import (
-    MOST_BOOKINGS,
-    PlaceRecords,
-    look_up_place,
-    minutes_of,
-    overlaps,
-)
 from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
-    COMING,
     BookingContent,
     BookingRequest,
     booking_text,
@@ -280,45 +273,27 @@ class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
 
     @override
     def solve_for(self, patient: Resource, ask: BookingContent, knowledge: Knowledge) -> Solution:
-        looked_up, now, patient_reference = knowledge.looked_up, knowledge.now, f"Patient/{patient['id']}"
+        looked_up, id, now = knowledge.looked_up, str(patient["id"]), knowledge.now
         if not looked_up:
             looked_up["place"] = yield from look_up_place(knowledge.rule_values["place"])
         place: PlaceRecords = looked_up["place"]
         library = yield from library_about(BOOKING, knowledge)
-        query: dict[str, Any] = {"patient": patient_reference, "actor": place.place, "_count": "200"}
+        query: dict[str, Any] = {"patient": f"Patient/{id}", "actor": place.place, "_count": "200"}
         mine = yield from search_all("/Appointment", query)
-        coming = [
-            appointment
-            for appointment in mine
-            if appointment["status"] in COMING and appointment["start"] > instant(now)
-        ]
-        if any(place.service_of(appointment) == ask.service for appointment in coming):
-            return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(knowledge))
-        attended = [
-            Attendance(appointment["start"], appointment["status"], place.service_of(appointment) == ask.service)
-            for appointment in mine
-        ]
-        limits = PolicyLimits.of(values, now.date(), attended)
-        if limits is None:
-            return NOT_ALLOWED
-        query = {
-            "schedule.actor": place.place,
-            "start": [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"],
-            "status": "free",
-            "_count": "200",
-        }
-        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
+        calendar = place.calendar(now, (), mine)
+        values = library.values(BOOKING.code, service_code(calendar.scene, ask.service), policy_time(knowledge))
+        limits, is_booked = limits_for(values, ask, id, calendar), bool(coming(calendar, ask, id))
+        if limits is None or is_booked:
+            return decide(ask, id, calendar, limits, is_booked=is_booked)[0]
+        days = [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"]
+        query = {"schedule.actor": place.place, "start": days, "status": "free", "_count": "200"}
         for _ in range(MOST_BOOKINGS):
             slots = yield from search_all("/Slot", query)
-            possible = [
-                slot for slot in slots if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot))
-            ]
-            fitting = [slot for slot in possible if not overlaps(slot, occupied)]
-            if not fitting:
-                break
-            if (yield from place.book(place.first(fitting), patient_reference)):
-                return DONE
+            outcome, best = decide(ask, id, place.calendar(now, slots, mine), limits, is_booked=False)
+            if best is None:
+                return outcome
+            if (yield from place.book(next(slot for slot in slots if slot["id"] == best.id), id)):
+                return outcome
         return NO_FREE_TIME
 
     @override

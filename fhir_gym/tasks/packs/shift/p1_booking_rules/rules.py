@@ -169,9 +169,9 @@ def values_for(ask: BookingContent, scene: ClinicScene, library: Library) -> dic
 
 def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, calendar: Calendar) -> PolicyLimits | None:
     """Return the limits for an appointment of a patient; None if the desk must not book for the patient."""
-    doctors = calendar.scene.by_schedule()
+    schedules = calendar.scene.schedules_for(ask.service)
     appointments = [
-        Attendance(slot.start, status, doctors[slot.schedule].service.display == ask.service)
+        Attendance(slot.start, status, slot.schedule in schedules)
         for whose, slots, status in calendar.visits.values()
         if whose == patient
         for slot in slots[:1]

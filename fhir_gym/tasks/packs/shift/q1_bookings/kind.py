@@ -12,15 +12,14 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Calendar, draw_mistake
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, draw_clinic
+from fhir_gym.tasks.packs.shift.clinic import ClinicScene, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, PatientKind, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place
 from fhir_gym.tasks.packs.shift.preferences import WISHES
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, overlaps
 from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
-    COMING,
     BookingContent,
     BookingJudge,
     BookingRequest,
@@ -140,21 +139,17 @@ class Bookings(PatientKind[ClinicScene, BookingRequest]):
         if not looked_up:
             looked_up["place"] = yield from look_up_place(knowledge.rule_values["place"])
         place: PlaceRecords = looked_up["place"]
-        present, patient_reference = instant(knowledge.now), f"Patient/{patient['id']}"
-        mine = yield from search_all("/Appointment", {"patient": patient_reference, "_count": "200"})
-        coming = [
-            appointment for appointment in mine if appointment["status"] in COMING and appointment["start"] > present
-        ]
-        if any(place.service_of(appointment) == ask.service for appointment in coming):
+        id, now = str(patient["id"]), knowledge.now
+        mine = yield from search_all("/Appointment", {"patient": f"Patient/{id}", "_count": "200"})
+        if coming(place.calendar(now, (), mine), ask, id):
             return ALREADY_DONE
-        query = {"schedule.actor": place.place, "start": f"gt{present}", "status": "free", "_count": "200"}
-        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
+        query = {"schedule.actor": place.place, "start": f"gt{instant(now)}", "status": "free", "_count": "200"}
         for _ in range(MOST_BOOKINGS):
             slots = yield from search_all("/Slot", query)
-            fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
-            if not fitting:
+            best = best_slot(place.calendar(now, slots, mine), ask, id)
+            if best is None:
                 break
-            if (yield from place.book(place.first(fitting), patient_reference)):
+            if (yield from place.book(next(slot for slot in slots if slot["id"] == best.id), id)):
                 return DONE
         return NO_FREE_TIME
 

@@ -80,15 +80,13 @@ class BookingRequest(PatientRequest):
 
 def coming(calendar: Calendar, ask: BookingContent, patient: str) -> list[str]:
     """Return the ids of the patient's coming appointments for the requested service."""
-    doctors = calendar.scene.by_schedule()
+    now, schedules = calendar.scene.now, calendar.scene.schedules_for(ask.service)
     return [
         id
         for id, (whose, slots, status) in calendar.visits.items()
         if whose == patient
         and status in COMING
-        and any(
-            slot.start > calendar.scene.now and doctors[slot.schedule].service.display == ask.service for slot in slots
-        )
+        and any(slot.start > now and slot.schedule in schedules for slot in slots)
     ]
 
 

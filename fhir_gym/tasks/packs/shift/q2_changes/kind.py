@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, has_name, instant, reference
+from fhir_gym.tasks.authoring import IdAllocator, instant, reference
 from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, Booked, Calendar, draw_mistake
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, draw_clinic
+from fhir_gym.tasks.packs.shift.clinic import ClinicScene, Visit, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
@@ -27,8 +27,8 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     SEVERAL_PATIENTS,
 )
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, PatientKind, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, practitioners_in
 from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import MOST_BOOKINGS, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.q2_changes.rules import (
     ACTIVE,
     ENDED_AS,
@@ -223,44 +223,36 @@ class Changes(PatientKind[ClinicScene, ChangeRequest]):
     def solve_for(self, patient: Resource, ask: ChangeContent, knowledge: Knowledge) -> Solution:
         doctor, looked_up = f"{ask.given} {ask.family}", knowledge.looked_up
         if doctor not in looked_up:
-            looked_up[doctor] = yield from _practitioner_and_schedule(ask)
-        practitioner, schedule = looked_up[doctor]
+            looked_up[doctor] = yield from _practitioner(ask)
+        records: PlaceRecords = looked_up[doctor]
+        now = knowledge.now
         query = {"patient": f"Patient/{patient['id']}", "_include": "Appointment:slot", "_count": "200"}
         resources = yield from search_all("/Appointment", query)
         mine = [appointment for appointment in resources if appointment["resourceType"] == "Appointment"]
-        slots = {f"Slot/{slot['id']}": slot for slot in resources if slot["resourceType"] == "Slot"}
-        meant = [
-            appointment
-            for appointment in mine
-            if appointment["start"][:10] == ask.day and practitioner in _actors(appointment)
-        ]
-        present = instant(knowledge.now)
-        if not meant:
-            return NOTHING_TO_DO
-        (appointment,) = meant[:1]
-        if appointment["status"] not in ACTIVE:
-            return ALREADY_DONE if appointment["status"] == ENDED_AS.get(ask.change) else NOTHING_TO_DO
-        if (appointment["start"] <= present) != (ask.change == "missed"):
-            return NOT_ALLOWED
-        old = slots[appointment["slot"][0]["reference"]]
+        calendar = records.calendar(now, (), mine)
+        visits = (visit for visit in calendar.scene.visits if visit.slot.schedule and visit.slot.start[:10] == ask.day)
+        visit = next(visits, None)
+        outcome = outcome_of(ask, visit, calendar)
+        if visit is None or outcome not in (DONE, NO_FREE_TIME):
+            return outcome
+        appointment = next(each for each in mine if each["id"] == visit.id)
+        old = next(each for each in resources if (each["resourceType"], each["id"]) == ("Slot", visit.slot.id))
         if ask.change != "move":
-            yield Put(f"/Appointment/{appointment['id']}", {**appointment, "status": ENDED_AS[ask.change]})
+            yield Put(f"/Appointment/{visit.id}", {**appointment, "status": ENDED_AS[ask.change]})
             if ask.change == "cancel":
                 yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
             return DONE
-        free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
-        others = [slot for slot in mine if slot["status"] in OCCUPIED and slot["id"] != appointment["id"]]
+        free = {"schedule": f"Schedule/{visit.slot.schedule}", "status": "free", "start": f"gt{instant(now)}"}
         for _ in range(MOST_BOOKINGS):
-            resources = yield from search_all("/Slot", free)
-            long = [slot for slot in resources if minutes_of(slot) >= minutes_of(old) and not overlaps(slot, others)]
-            fitting = [slot for slot in long if ask.suits(slot["start"], minutes_of(slot))]
-            if not fitting:
+            slots = yield from search_all("/Slot", {**free, "_count": "200"})
+            best = new_slot(ask, visit, records.calendar(now, slots, mine))
+            if best is None:
                 break
-            new = min(fitting, key=lambda resource: (resource["start"], resource["id"]))
+            new = next(slot for slot in slots if slot["id"] == best.id)
             taken = yield update(new, status="busy")
             if not is_refused(taken):
                 moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
-                yield Put(f"/Appointment/{appointment['id']}", {**appointment, **moved})
+                yield Put(f"/Appointment/{visit.id}", {**appointment, **moved})
                 yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
                 return DONE
         return NO_FREE_TIME
@@ -272,24 +264,11 @@ class Changes(PatientKind[ClinicScene, ChangeRequest]):
         return [*slots_for_move(request, scene)] if request.ask.change == "move" else []
 
 
-def _practitioner_and_schedule(ask: ChangeContent) -> Generator[Action, Json, tuple[str, str]]:
+def _practitioner(ask: ChangeContent) -> Generator[Action, Json, PlaceRecords]:
     """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
-    resources = yield from search_all("/Schedule", query)
-    people = [practitioner for practitioner in resources if practitioner["resourceType"] == "Practitioner"]
-    practitioner = next(f"Practitioner/{person['id']}" for person in people if has_name(person, ask.given, ask.family))
-    schedules = [schedule for schedule in resources if schedule["resourceType"] == "Schedule"]
-    return practitioner, next(
-        f"Schedule/{schedule['id']}" for schedule in schedules if practitioner in _references(schedule["actor"])
-    )
-
-
-def _actors(appointment: Resource) -> Iterator[str]:
-    return _references([participant["actor"] for participant in appointment["participant"]])
-
-
-def _references(values: Sequence[Resource]) -> Iterator[str]:
-    return (value["reference"] for value in values)
+    practitioners = practitioners_in((yield from search_all("/Schedule", query)))
+    return PlaceRecords("", tuple(filter(lambda practitioner: ask.is_with(practitioner.person), practitioners)))
 
 
 class ChangesLevel1(StaticShift, requests=Changes(), level=1):

@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from fhir_gym.actions import Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
+from fhir_gym.tasks.authoring import IdAllocator, reference
 from fhir_gym.tasks.packs.shift.calendar import Calendar
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, draw_clinic
+from fhir_gym.tasks.packs.shift.clinic import ClinicSlot, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place
 from fhir_gym.tasks.packs.shift.s1_absences.rules import (
     EARLIER_REQUESTS_IGNORED,
     MISTAKES,
@@ -46,7 +46,6 @@ _MOST_TRIED = 10
 """Number of absences that are tried for one request with a choice of mistakes."""
 _SEVERAL = 3
 """From this number of requests on, an absence changes fewer records."""
-_LAST_PRIORITY = 10
 
 
 def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
@@ -248,54 +247,46 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
     @override
     def solve(self, ask: AbsenceContent, knowledge: Knowledge) -> Solution:
-        rule_values, looked_up = knowledge.rule_values, knowledge.looked_up
+        rule_values, looked_up, now = knowledge.rule_values, knowledge.looked_up, knowledge.now
         if not looked_up:
             looked_up["place"] = yield from look_up_place(rule_values["place"])
         place: PlaceRecords = looked_up["place"]
-        schedule, doctor = next(
-            (name, practitioner)
-            for name, practitioner in place.practitioners.items()
-            if has_name(practitioner, ask.given, ask.family)
-        )
-        away = f"Practitioner/{doctor['id']}"
+        doctor = next(each for each in place.practitioners if (each.person.given, each.person.family) == ask.name)
+        away = f"Practitioner/{doctor.person.id}"
         query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
         appointments = yield from search_all("/Appointment", query)
-        moving = [
-            appointment
-            for appointment in appointments
-            if appointment["status"] in MOVABLE and ask.covers(appointment["start"])
-        ]
-        service = _service(place.schedules[schedule])
-        offered = [name for name, resource in place.schedules.items() if _service(resource) == service]
-        query = {"schedule": ",".join(offered), "start": f"ge{ask.first}", "_count": "200"}
-        slots = {f"Slot/{slot['id']}": slot for slot in (yield from search_all("/Slot", query))}
-        mine = [
-            slot for slot in slots.values() if slot["schedule"]["reference"] == schedule and ask.covers(slot["start"])
-        ]
-        closing = [slot for slot in mine if slot["status"] == "free"]
+        offered = [each.schedule for each in place.practitioners if each.service.code == doctor.service.code]
+        query = {"schedule": ",".join(f"Schedule/{schedule}" for schedule in offered), "start": f"ge{ask.first}"}
+        slots = yield from search_all("/Slot", {**query, "_count": "200"})
+        moving = [each for each in appointments if each["status"] in MOVABLE and ask.covers(each["start"])]
+        mine = [each for each in slots if each["schedule"]["reference"] == f"Schedule/{doctor.schedule}"]
+        closing = [each for each in mine if each["status"] == "free" and ask.covers(each["start"])]
         if not moving and not closing:
             return NOTHING_TO_DO
-        patients = ",".join(sorted({_actor(appointment, "Patient") for appointment in moving}))
+        patients = ",".join(sorted({f"Patient/{place.visit(each).patient}" for each in moving}))
         query = {"patient": patients, "date": f"ge{ask.first}", "_count": "200"}
         others = (yield from search_all("/Appointment", query)) if moving else []
-        free = [
-            slot for slot in slots.values() if slot["status"] == "free" and slot["schedule"]["reference"] != schedule
-        ]
-        for old in sorted(
-            moving, key=lambda appointment: (appointment.get("priority") or _LAST_PRIORITY, appointment["start"])
-        ):
-            fitting = _fitting(old, free, others, int(rule_values["days"]))
-            if fitting:
-                new = place.first(fitting)
-                free.remove(new)
-                doctor = place.practitioners[new["schedule"]["reference"]]
-                changed = _moved(old, new, away, f"Practitioner/{doctor['id']}")
-                yield Put(f"/Slot/{new['id']}", {**new, "status": "busy"})
-            else:
-                changed = {**old, "status": WAITING}
-            yield Put(f"/Appointment/{old['id']}", changed)
-            others = [changed if appointment["id"] == old["id"] else appointment for appointment in others]
-            closing.append(slots[old["slot"][0]["reference"]])
+        records = {record["id"]: record for record in (*slots, *moving, *others)}
+        visits = {each["id"]: each for each in (*moving, *others)}
+        limits = {"limit": int(rule_values["days"]), "writes": (0, 0)}
+        priorities = {each["id"]: each["priority"] for each in moving if "priority" in each}
+        scene = AbsenceScene(
+            **dict(place.scene(now, slots, visits.values())),
+            other_place="",
+            other_name="",
+            elsewhere=(),
+            priorities=priorities,
+            **limits,
+        )
+        request = AbsenceRequest(ask=ask, outcome=DONE, schedule=doctor.schedule)
+        for id, new in AbsenceCalendar(Calendar.at_start(scene), scene, request).clear().items():
+            old = records[id]
+            changed = {**old, "status": WAITING}
+            if new is not None:
+                yield Put(f"/Slot/{new.id}", {**records[new.id], "status": "busy"})
+                changed = _moved(old, records[new.id], away, scene.by_schedule()[new.schedule].person.id)
+            yield Put(f"/Appointment/{id}", changed)
+            closing.append(records[old["slot"][0]["reference"].removeprefix("Slot/")])
         for slot in closing:
             yield Put(f"/Slot/{slot['id']}", {**slot, "status": CLOSED})
         return DONE
@@ -305,36 +296,12 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         return [*supposed_records(request, scene)] if request.outcome == NOTHING_TO_DO else []
 
 
-def _service(schedule: Resource) -> str:
-    return str(schedule["specialty"][0]["coding"][0]["code"])
-
-
-def _actor(appointment: Resource, resource_type: str) -> str:
-    """Return the reference to the participant of a type."""
-    actors = (str(participant["actor"]["reference"]) for participant in appointment["participant"])
-    return next(actor for actor in actors if actor.startswith(f"{resource_type}/"))
-
-
-def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource], limit: int) -> list[Resource]:
-    """Return the free slots to which an appointment can move."""
-    day, patient = old["start"][:10], _actor(old, "Patient")
-    last = (date.fromisoformat(day) + timedelta(days=limit)).isoformat()
-    own = [
-        resource
-        for resource in others
-        if resource["id"] != old["id"] and resource["status"] in OCCUPIED and _actor(resource, "Patient") == patient
-    ]
-    return [
-        slot
-        for slot in free
-        if day <= slot["start"][:10] <= last and minutes_of(slot) >= minutes_of(old) and not overlaps(slot, own)
-    ]
-
-
 def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
     """Return an appointment with another slot and practitioner."""
     participants: list[Json] = [
-        {**participant, "actor": {"reference": doctor}} if participant["actor"]["reference"] == away else participant
+        {**participant, "actor": reference("Practitioner", doctor)}
+        if participant["actor"]["reference"] == away
+        else participant
         for participant in old["participant"]
     ]
     times = {"start": slot["start"], "end": slot["end"], "slot": [reference("Slot", slot["id"])]}

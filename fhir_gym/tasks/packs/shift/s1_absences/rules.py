@@ -46,6 +46,11 @@ class AbsenceContent(RequestContent):
     first: str
     last: str
 
+    @property
+    def name(self) -> tuple[str, str]:
+        """Given name and family name of the practitioner."""
+        return self.given, self.family
+
     def covers(self, start: str) -> bool:
         """Whether a time is on a day of the absence."""
         return self.first <= start[:10] <= self.last
