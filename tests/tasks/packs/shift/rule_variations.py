@@ -29,9 +29,8 @@ from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
 from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
 from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
-from fhir_gym.tasks.packs.shift.q2_changes import rules as q2_rules
 from fhir_gym.tasks.packs.shift.q3_registrations import rules as q3
-from fhir_gym.tasks.packs.shift.q4_orders import rules as q4
+from fhir_gym.tasks.packs.shift.q4_orders import kind as q4
 from fhir_gym.tasks.packs.shift.s1_absences.rules import LENGTH_IGNORED, PRIORITY_IGNORED, AbsenceCalendar
 from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
 from fhir_gym.tasks.packs.shift.s3_insurers import kind as s3
@@ -190,7 +189,7 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
         },
         "Q2": {
             **_WISHES,
-            "as long as the present slot": patched((q2_rules, "_AsLong", lambda ask, least: ask)),
+            "as long as the present slot": patched((q2, "_AsLong", lambda ask, least: ask)),
             "has started": patched((q2, "instant", _long_ago), (place_records, "instant", _long_ago)),
         },
         "Q3": {"periods": patched((q3, "_includes", lambda record, day: True))},

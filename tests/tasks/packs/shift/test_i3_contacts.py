@@ -8,8 +8,13 @@ import pytest
 
 from fhir_gym import Episode
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i3_contacts.kind import Contacts
-from fhir_gym.tasks.packs.shift.i3_contacts.rules import ContactContent, ContactRequest, agrees, stays_in_window
+from fhir_gym.tasks.packs.shift.i3_contacts.kind import (
+    ContactContent,
+    ContactRequest,
+    Contacts,
+    agrees,
+    stays_in_window,
+)
 from fhir_gym.tasks.packs.shift.i3_contacts.scene import parse_parents, parse_rooms, parse_visit
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT

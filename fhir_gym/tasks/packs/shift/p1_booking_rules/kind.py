@@ -51,7 +51,7 @@ from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.preferences import WISHES
-from fhir_gym.tasks.packs.shift.q1_bookings.rules import (
+from fhir_gym.tasks.packs.shift.q1_bookings.kind import (
     BookingContent,
     BookingRequest,
     booking_text,

@@ -27,7 +27,6 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.p3_releases.judge import ReleaseJudge
 from fhir_gym.tasks.packs.shift.p3_releases.rules import (
     CONSENT_RULES,
     DOCUMENT_RULES,
@@ -37,6 +36,7 @@ from fhir_gym.tasks.packs.shift.p3_releases.rules import (
     Reading,
     Release,
     ReleaseContent,
+    ReleaseJudge,
     ReleaseRequest,
     department_of,
     release_of,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,15 +14,18 @@ from typing_extensions import override
 
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant
+from fhir_gym.tasks.authoring import Concept, IdAllocator, instant
 from fhir_gym.tasks.packs.shift.charts import (
     CHART_UPDATES,
     CREATININE,
     CREATININE_MOLAR,
     DECOYS,
+    OLDEST_DAYS,
     PREGNANT,
     WEIGHT,
     ChartSceneSampler,
+    EarlierOrder,
+    MissingResult,
     OrdersScene,
     order_resource,
 )
@@ -29,34 +33,162 @@ from fhir_gym.tasks.packs.shift.engine.orders import (
     DOSE_RULE,
     NEW,
     ORDER_ELEMENTS,
+    Cause,
+    Charts,
     Decision,
+    OrderJudge,
     OrderSampler,
     deciding_codes,
     decoy_charts,
     read_chart,
 )
-from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
-from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution, StatusUpdates
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.formulary import (
+    CREATININE_MARGIN,
+    KG_PER_POUND,
+    UMOL_PER_MG,
+    WEIGHT_MARGIN,
+    Formulary,
+    Item,
+    draw_formulary,
+)
+from fhir_gym.tasks.packs.shift.kind import (
+    Knowledge,
+    RequestContent,
+    RequestSampler,
+    ShiftSize,
+    Solution,
+    StatusUpdates,
+)
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
     PatientKind,
+    PatientRequest,
     draw_patients,
     drawn_again,
     drawn_by_patient,
     names_for,
 )
-from fhir_gym.tasks.packs.shift.q4_orders.rules import (
-    CAUSES,
-    DUPLICATE_DAYS,
-    OrderContent,
-    OrderRequest,
-    OrderRules,
-    SingleOrderJudge,
-)
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.types import Resource
+from fhir_gym.types import Json, Resource
+
+DUPLICATE_DAYS = 30
+CAUSES = ("another of the class", "allergy", "pregnancy", "creatinine", "no creatinine", "no weight")
+"""The causes for which an order is not allowed."""
+
+
+class OrderContent(RequestContent):
+    """What to order.
+
+    Attributes:
+        item: Name of the drug or test.
+    """
+
+    patient: Named
+    item: str
+
+
+class OrderRequest(PatientRequest):
+    """A request to order a drug or a test."""
+
+    ask: OrderContent
+
+
+class OrderRules(Charts):
+    """What the rules say about new orders."""
+
+    def decide(self, item: Item, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
+        """Decide about an order."""
+        mine = [order for order in orders if order.patient == patient and order.intent == "order"]
+        since = (self.today - timedelta(days=DUPLICATE_DAYS)).isoformat()
+        same = [order for order in mine if order.item == item.name and order.status in ("active", "completed")]
+        recent = _references(item, (order.id for order in same if order.written[:10] >= since))
+        if recent:
+            return Decision(ALREADY_DONE, causes=(Cause("duplicate", (recent,)),))
+        weight, creatinine = (self.latest(patient, name) for name in ("weight", "creatinine"))
+        settled = creatinine is None or abs(creatinine.amount - item.limit) > CREATININE_MARGIN * item.limit
+        causes = tuple(self.causes(item, patient, mine))
+        if causes:
+            return Decision(NOT_ALLOWED, causes=causes, settled=settled)
+        if weight is None or not item.group:
+            return Decision(DONE, {item.name: 0}, settled=settled)
+        half = item.halved and creatinine is not None and 0 < item.limit < creatinine.amount
+        doses = [item.dose(weight.amount * (1 + change), half) for change in (0, -WEIGHT_MARGIN, WEIGHT_MARGIN)]
+        return Decision(DONE, {item.name: doses[0]}, settled=settled and len({*doses}) == 1)
+
+    def causes(self, item: Item, patient: str, mine: Sequence[EarlierOrder]) -> Iterator[Cause]:
+        """Yield the causes for which an order is not allowed, given the patient's other orders."""
+        if item.group:
+            rivals = [
+                order.id
+                for order in mine
+                if order.status == "active" and order.item != item.name and self.groups.get(order.item) == item.group
+            ]
+            if rivals:
+                yield Cause("another of the class", (_references(item, rivals),))
+            if allergies := self.allergies(patient, item.group):
+                yield Cause("allergy", (allergies,))
+            if self.latest(patient, "weight") is None:
+                yield self._missing("no weight", item, patient, WEIGHT)
+        if not item.pregnancy and (pregnancies := self.pregnancies(patient)):
+            yield Cause("pregnancy", (pregnancies,))
+        if item.limit:
+            creatinine = self.latest(patient, "creatinine")
+            if creatinine is None:
+                yield self._missing("no creatinine", item, patient, CREATININE, CREATININE_MOLAR)
+            elif creatinine.amount > item.limit and not item.halved:
+                yield Cause("creatinine", ((f"Observation/{creatinine.id}",),))
+
+    def _missing(self, name: str, item: Item, patient: str, *concepts: Concept) -> Cause:
+        """Return the cause that there is no valid result of some concepts."""
+        first = self.today - timedelta(days=OLDEST_DAYS)
+        results = (
+            MissingResult(f"valid-{concept.code}-{item.code}-{patient}", patient, concept, first)
+            for concept in concepts
+        )
+        return Cause(name, missing=tuple(results))
+
+
+def _references(item: Item, ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{item.resource_type}/{id}" for id in ids)
+
+
+class SingleOrderJudge(OrderJudge[OrdersScene, OrderRequest]):
+    """Judges requests for one order each."""
+
+    @cached_property
+    def _rules(self) -> OrderRules:
+        return OrderRules(self.scene, instant(self.log.end.world.now))
+
+    @override
+    @cached_property
+    def claimed(self) -> list[frozenset[str]]:
+        claimed: list[set[str]] = [set() for _ in self.requests]
+        for record, order in self.reader.new.items():
+            patient, item = self.reader.about(order)
+            numbers = [number for number, request in enumerate(self.requests) if patient in request.patients]
+            alike = [number for number in numbers if self.requests[number].ask.item == item] or numbers
+            # If two requests ask for the same, an order belongs to the first that was answered as done and has none.
+            alike.sort(key=lambda number: (bool(claimed[number]), self.answers[number] != DONE, number))
+            if alike:
+                claimed[alike[0]].add(record)
+        return [frozenset(records) for records in claimed]
+
+    @override
+    def decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
+        request = self.requests[number]
+        return self._rules.decide(self._rules.items[request.ask.item], request.patients[0], orders)
+
+    @override
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        request, decisions = self.requests[number], self.decisions(number, self.claimed)
+        possible = [decision for decision in decisions if decision.outcome == DONE]
+        if len(left) != 1 or not possible:
+            return [f"left {', '.join(left)}"], None
+        item, dose = self._rules.items[request.ask.item], possible[0].orders[request.ask.item]
+        return [*self.reader.problems(self.log.at_end(left[0]) or {}, request.patients[0], item, dose)], None
+
 
 _DRUGS = 0.65
 """Probability that a request is for a drug if both drugs and tests qualify."""
