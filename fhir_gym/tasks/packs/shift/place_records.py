@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -66,11 +66,8 @@ class PlaceRecords:
             status=appointment["status"],
         )
 
-    def book(self, slot: Resource, patient: str) -> Generator[Action, Json, bool]:
-        """Book a slot for a patient, and return whether it worked: somebody else may just have taken the slot."""
-        taken = yield update(slot, status="busy")
-        if is_refused(taken):
-            return False
+    def booking(self, slot: Resource, patient: str) -> Action:
+        """Return the creation of a patient's appointment in a slot."""
         schedule = _id(slot["schedule"]["reference"])
         doctor = next(other.person.id for other in self.practitioners if other.schedule == schedule)
         actors = (reference("Patient", patient), reference("Practitioner", doctor))
@@ -82,8 +79,23 @@ class PlaceRecords:
             "slot": [reference("Slot", slot["id"])],
             "participant": [{"actor": actor, "status": "accepted"} for actor in actors],
         }
-        yield Post("/Appointment", appointment)
-        return True
+        return Post("/Appointment", appointment)
+
+
+def take_slot(
+    query: Mapping[str, str | Sequence[str]], best: Callable[[Sequence[Resource]], ClinicSlot | None]
+) -> Generator[Action, Json, Resource | None]:
+    """Take the best slot that a query shows; others may take it first, so look again. None if there is none."""
+    for _ in range(MOST_BOOKINGS):
+        slots = yield from search_all("/Slot", query)
+        chosen = best(slots)
+        if chosen is None:
+            break
+        slot = next(slot for slot in slots if slot["id"] == chosen.id)
+        taken = yield update(slot, status="busy")
+        if not is_refused(taken):
+            return slot
+    return None
 
 
 def look_up_place(name: str) -> Generator[Action, Json, PlaceRecords]:

@@ -19,18 +19,18 @@ from fhir_gym import Episode
 from fhir_gym.actions import Action
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.packs.shift import charts, formulary, place_records
+from fhir_gym.tasks.packs.shift import i2_trends as i2
+from fhir_gym.tasks.packs.shift import q1_bookings as q1
+from fhir_gym.tasks.packs.shift import q2_changes as q2
+from fhir_gym.tasks.packs.shift import q4_orders as q4
 from fhir_gym.tasks.packs.shift.i1_medications import kind as i1
-from fhir_gym.tasks.packs.shift.i2_trends import kind as i2
 from fhir_gym.tasks.packs.shift.i3_contacts import kind as i3
 from fhir_gym.tasks.packs.shift.i4_contradictions import kind as i4
 from fhir_gym.tasks.packs.shift.kind import Knowledge, Request
 from fhir_gym.tasks.packs.shift.laboratory import LabTest
 from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
-from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
-from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
 from fhir_gym.tasks.packs.shift.q3_registrations import rules as q3
-from fhir_gym.tasks.packs.shift.q4_orders import kind as q4
 from fhir_gym.tasks.packs.shift.s1_absences.rules import LENGTH_IGNORED, PRIORITY_IGNORED, AbsenceCalendar
 from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
 from fhir_gym.tasks.packs.shift.s3_insurers import kind as s3

@@ -13,6 +13,7 @@ from typing_extensions import override
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift import place_records
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
@@ -80,7 +81,7 @@ def with_policy(monkeypatch: pytest.MonkeyPatch, key: str, chosen: Any, policy: 
         return (yield from policy(solution) if ask == chosen else solution)
 
     monkeypatch.setattr(kind, "solve", solved)
-    monkeypatch.setattr(f"{kind.__module__}.MOST_BOOKINGS", MANY)
+    monkeypatch.setattr(place_records, "MOST_BOOKINGS", MANY)
 
 
 def sees_none(episode: Episode, ask: Any) -> bool:

@@ -47,17 +47,11 @@ from fhir_gym.tasks.packs.shift.patients import (
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, take_slot
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.preferences import WISHES
-from fhir_gym.tasks.packs.shift.q1_bookings.kind import (
-    BookingContent,
-    BookingRequest,
-    booking_text,
-    coming,
-    draw_wishes,
-)
+from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent, BookingKind, BookingRequest, coming, draw_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
@@ -202,7 +196,7 @@ class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingReques
         return self._seen[key]
 
 
-class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
+class BookingRules(BookingKind[PolicyClinicScene], PatientsFirstKind[PolicyClinicScene, BookingRequest]):
     """Book appointments within the limits of policies."""
 
     key = "P1"
@@ -212,13 +206,8 @@ class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
-    depending = (DONE, NO_FREE_TIME)
-    minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
-    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
-    }
     rules = (
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
         "schedule. The service of a slot is the specialty of its schedule. The department for a service has the "
@@ -264,14 +253,6 @@ class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
         return PolicyClinicScene(**dict(clinic), library=library)
 
     @override
-    def rule_values(self, scene: PolicyClinicScene) -> Mapping[str, str]:
-        return {"place": scene.name}
-
-    @override
-    def text(self, ask: BookingContent, wording: int) -> str:
-        return booking_text(ask, wording)
-
-    @override
     def solve_for(self, patient: Resource, ask: BookingContent, knowledge: Knowledge) -> Solution:
         looked_up, id, now = knowledge.looked_up, str(patient["id"]), knowledge.now
         if not looked_up:
@@ -287,14 +268,13 @@ class BookingRules(PatientsFirstKind[PolicyClinicScene, BookingRequest]):
             return decide(ask, id, calendar, limits, is_booked=is_booked)[0]
         days = [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"]
         query = {"schedule.actor": place.place, "start": days, "status": "free", "_count": "200"}
-        for _ in range(MOST_BOOKINGS):
-            slots = yield from search_all("/Slot", query)
-            outcome, best = decide(ask, id, place.calendar(now, slots, mine), limits, is_booked=False)
-            if best is None:
-                return outcome
-            if (yield from place.book(next(slot for slot in slots if slot["id"] == best.id), id)):
-                return outcome
-        return NO_FREE_TIME
+        slot = yield from take_slot(
+            query, lambda slots: decide(ask, id, place.calendar(now, slots, mine), limits, is_booked=False)[1]
+        )
+        if slot is None:
+            return NO_FREE_TIME
+        yield place.booking(slot, id)
+        return DONE
 
     @override
     def missing_records(self, request: BookingRequest, scene: PolicyClinicScene) -> Iterator[Resource]:

@@ -16,7 +16,7 @@ from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.tasks.packs.shift.q1_bookings.kind import BookingContent, BookingJudge, coming
+from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent, BookingJudge, coming
 from fhir_gym.types import Resource
 
 FULFILLED, MISSED = "fulfilled", "noshow"

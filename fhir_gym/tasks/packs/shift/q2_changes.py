@@ -35,7 +35,7 @@ from fhir_gym.tasks.packs.shift.clinic import (
     draw_clinic,
 )
 from fhir_gym.tasks.packs.shift.kind import Judgement, Knowledge, RequestSampler, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, search_all, update
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     DONE,
@@ -54,7 +54,7 @@ from fhir_gym.tasks.packs.shift.patients import (
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, practitioners_in
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, practitioners_in, take_slot
 from fhir_gym.tasks.packs.shift.preferences import WISHES, TimePreferences, draw_time_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Json, Resource
@@ -448,19 +448,15 @@ class Changes(PatientKind[ClinicScene, ChangeRequest]):
                 yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
             return DONE
         free = {"schedule": f"Schedule/{visit.slot.schedule}", "status": "free", "start": f"gt{instant(now)}"}
-        for _ in range(MOST_BOOKINGS):
-            slots = yield from search_all("/Slot", {**free, "_count": "200"})
-            best = new_slot(ask, visit, records.calendar(now, slots, mine))
-            if best is None:
-                break
-            new = next(slot for slot in slots if slot["id"] == best.id)
-            taken = yield update(new, status="busy")
-            if not is_refused(taken):
-                moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
-                yield Put(f"/Appointment/{visit.id}", {**appointment, **moved})
-                yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
-                return DONE
-        return NO_FREE_TIME
+        new = yield from take_slot(
+            {**free, "_count": "200"}, lambda slots: new_slot(ask, visit, records.calendar(now, slots, mine))
+        )
+        if new is None:
+            return NO_FREE_TIME
+        moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
+        yield Put(f"/Appointment/{visit.id}", {**appointment, **moved})
+        yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
+        return DONE
 
     @override
     def missing_records(self, request: ChangeRequest, scene: ClinicScene) -> list[Resource]:

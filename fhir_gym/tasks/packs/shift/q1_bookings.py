@@ -34,7 +34,7 @@ from fhir_gym.tasks.packs.shift.patients import (
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, take_slot
 from fhir_gym.tasks.packs.shift.preferences import WISHES, TimePreferences, draw_time_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Json, Resource
@@ -72,17 +72,6 @@ def draw_wishes(rng: random.Random, today: date) -> dict[str, Any]:
         "language": rng.choice(sorted(LANGUAGES)),
         "gender": rng.choice(("female", "male")),
     }
-
-
-def booking_text(ask: BookingContent, wording: int) -> str:
-    """Return a wish for an appointment in a person's words; see `RequestKind.text`."""
-    who = ask.patient
-    first = (
-        f"{who.given} {who.family}, born {who.birth_date}, would like an appointment in {ask.service}.",
-        f"Please find a time in {ask.service} for {who.given} {who.family} (date of birth {who.birth_date}).",
-        f"{ask.service}: {who.given} {who.family}, {who.birth_date}, needs an appointment.",
-    )[wording]
-    return " ".join([first, *_wishes(ask)])
 
 
 def _wishes(ask: BookingContent) -> Iterator[str]:
@@ -247,7 +236,31 @@ class BookingSampler(RequestSampler[ClinicScene, BookingRequest]):
         return BookingContent(patient=name, service=service, **{wish: wishes[wish] for wish in chosen})
 
 
-class Bookings(PatientKind[ClinicScene, BookingRequest]):
+class BookingKind(PatientKind[C, BookingRequest]):
+    """A kind of requests for appointments."""
+
+    depending = (DONE, NO_FREE_TIME)
+    minutes = 6
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
+    }
+
+    @override
+    def rule_values(self, scene: C) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: BookingContent, wording: int) -> str:
+        who = ask.patient
+        first = (
+            f"{who.given} {who.family}, born {who.birth_date}, would like an appointment in {ask.service}.",
+            f"Please find a time in {ask.service} for {who.given} {who.family} (date of birth {who.birth_date}).",
+            f"{ask.service}: {who.given} {who.family}, {who.birth_date}, needs an appointment.",
+        )[wording]
+        return " ".join([first, *_wishes(ask)])
+
+
+class Bookings(BookingKind[ClinicScene]):
     """Book appointments for patients who state their wishes."""
 
     key = "Q1"
@@ -255,12 +268,7 @@ class Bookings(PatientKind[ClinicScene, BookingRequest]):
     sampler_type = BookingSampler
     judge_type = BookingJudge
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
-    depending = (DONE, NO_FREE_TIME)
-    minutes = 6
     resource_types = ("Patient", "Slot", "Schedule", "Appointment")
-    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
-    }
     rules = (
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
         "schedule. The service of a slot is the specialty of its schedule.\n"
@@ -285,14 +293,6 @@ class Bookings(PatientKind[ClinicScene, BookingRequest]):
         return draw_clinic(rng, world, ids, people=people, twins=4, practitioners=9, services=3, days=7, per_day=6)
 
     @override
-    def rule_values(self, scene: ClinicScene) -> Mapping[str, str]:
-        return {"place": scene.name}
-
-    @override
-    def text(self, ask: BookingContent, wording: int) -> str:
-        return booking_text(ask, wording)
-
-    @override
     def solve_for(self, patient: Resource, ask: BookingContent, knowledge: Knowledge) -> Solution:
         looked_up = knowledge.looked_up
         if not looked_up:
@@ -303,14 +303,11 @@ class Bookings(PatientKind[ClinicScene, BookingRequest]):
         if coming(place.calendar(now, (), mine), ask, id):
             return ALREADY_DONE
         query = {"schedule.actor": place.place, "start": f"gt{instant(now)}", "status": "free", "_count": "200"}
-        for _ in range(MOST_BOOKINGS):
-            slots = yield from search_all("/Slot", query)
-            best = best_slot(place.calendar(now, slots, mine), ask, id)
-            if best is None:
-                break
-            if (yield from place.book(next(slot for slot in slots if slot["id"] == best.id), id)):
-                return DONE
-        return NO_FREE_TIME
+        slot = yield from take_slot(query, lambda slots: best_slot(place.calendar(now, slots, mine), ask, id))
+        if slot is None:
+            return NO_FREE_TIME
+        yield place.booking(slot, id)
+        return DONE
 
     @override
     def missing_records(self, request: BookingRequest, scene: ClinicScene) -> Iterator[Resource]:
