@@ -224,7 +224,6 @@ def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
 
 
 def _is_free(state: Resource | None) -> bool:
-    """Whether a record is a free slot."""
     return state is not None and state.get("resourceType") == "Slot" and state.get("status") == "free"
 
 
@@ -243,7 +242,6 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     @cached_property
     def _writes(self) -> list[Write]:
-        """The writes on slots and appointments."""
         return [write for write in self.log.writes if write.resource_type in ("Appointment", "Slot")]
 
     @cached_property

@@ -383,7 +383,6 @@ class Trends(QuestionKind[LabScene, TrendRequest]):
 
 
 def _about(name: str) -> str:
-    """Describe a test for prompts."""
     test = TESTS[name]
     main, other = test.main, test.other
     added = f", plus {test.offset}" if test.offset else ""

@@ -131,15 +131,6 @@ class Judgement:
         """Whether this judgement is better for the agent than another one."""
         return (self.right, not self.harmed, self.points) > (other.right, not other.harmed, other.points)
 
-    @classmethod
-    def declined(
-        cls, request: Request, answer: str, right: bool, claimed: frozenset[str], *, harmed: bool = False
-    ) -> Judgement:
-        """Return the judgement of a request for which the agent left no change, or only a harmful one."""
-        only_guessed = not right and answer == request.outcome
-        expected = f"{answer}, after looking it up" if only_guessed else answer if right else request.outcome
-        return cls(right and not harmed, harmed, expected, answer, claimed)
-
 
 @dataclass(frozen=True, slots=True)
 class ShiftSize:
@@ -188,7 +179,10 @@ class RequestJudge(ABC, Generic[S, R]):
 
     def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
         """Return the judgement of a request for which the agent left no change, or only a harmful one."""
-        return Judgement.declined(self.requests[number], self.answers[number], right, claimed, harmed=harmed)
+        answer, outcome = self.answers[number], self.requests[number].outcome
+        only_guessed = not right and answer == outcome
+        expected = f"{answer}, after looking it up" if only_guessed else answer if right else outcome
+        return Judgement(right and not harmed, harmed, expected, answer, claimed)
 
     def done(self, number: int, problems: Sequence[Json], claimed: frozenset[str], expected: Json = None) -> Judgement:
         """Return the judgement of a request for which the agent left changes."""

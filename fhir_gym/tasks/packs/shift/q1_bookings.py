@@ -147,7 +147,6 @@ class BookingJudge(CalendarJudge[C, BookingRequest], PatientJudge[C, BookingRequ
         return problems
 
     def _wrong_elements(self, appointment: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
-        """Yield the errors in a new appointment."""
         practitioner = self.scene.by_schedule()[slot.schedule].person.id
         if appointment.get("status") != "booked":
             yield f"status {appointment.get('status')}"
@@ -228,7 +227,6 @@ class BookingSampler(RequestSampler[ClinicScene, BookingRequest]):
         return None
 
     def _draw_ask(self, name: Named) -> BookingContent:
-        """Draw a service and one to three wishes."""
         rng = self.rng
         wishes = draw_wishes(rng, self.now.date())
         chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))

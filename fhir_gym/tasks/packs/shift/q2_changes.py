@@ -129,7 +129,6 @@ class _AsLong:
 
 
 def _same(visit: Visit) -> Callable[[Practitioner], bool]:
-    """Return the condition that a practitioner is the one of an appointment."""
     return lambda practitioner: practitioner.schedule == visit.slot.schedule
 
 
@@ -207,7 +206,6 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest], PatientJudge[Clinic
             yield f"Slot/{visit.slot.id} is not as it should be"
 
     def _wrong_move(self, before: Resource, after: Resource, visit: Visit, slot: ClinicSlot) -> Iterator[Json]:
-        """Yield the errors in a moved appointment."""
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"
@@ -296,7 +294,6 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
         return True
 
     def _kinds(self, outcome: str, *, depends: bool) -> list[str]:
-        """Return the changes that may be asked for."""
         if outcome == NO_FREE_TIME or depends:
             return ["move"]
         moves = sum(request.ask.change == "move" for request in self.chosen)
@@ -351,7 +348,6 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
         return next(iter(_same_day(chosen, mine)), None), ask
 
     def _apply(self, request: ChangeRequest) -> None:
-        """Change the calendar as a request asks."""
         calendar = self._calendar
         visit = next(visit for visit in self.scene.visits if visit.id == request.visit)
         slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)
@@ -466,7 +462,6 @@ class Changes(PatientKind[ClinicScene, ChangeRequest]):
 
 
 def _practitioner(ask: ChangeContent) -> Generator[Action, Json, PlaceRecords]:
-    """Look up a practitioner by name, and the schedule."""
     query = {"actor:Practitioner.family": ask.family, "_include": "Schedule:actor", "_count": "200"}
     practitioners = practitioners_in((yield from search_all("/Schedule", query)))
     return PlaceRecords("", tuple(filter(lambda practitioner: ask.is_with(practitioner.person), practitioners)))

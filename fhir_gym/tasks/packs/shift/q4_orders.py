@@ -29,19 +29,6 @@ from fhir_gym.tasks.packs.shift.charts import (
     OrdersScene,
     order_resource,
 )
-from fhir_gym.tasks.packs.shift.engine.orders import (
-    DOSE_RULE,
-    NEW,
-    ORDER_ELEMENTS,
-    Cause,
-    Charts,
-    Decision,
-    OrderJudge,
-    OrderSampler,
-    deciding_codes,
-    decoy_charts,
-    read_chart,
-)
 from fhir_gym.tasks.packs.shift.formulary import (
     CREATININE_MARGIN,
     KG_PER_POUND,
@@ -60,6 +47,19 @@ from fhir_gym.tasks.packs.shift.kind import (
     StatusUpdates,
 )
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
+from fhir_gym.tasks.packs.shift.orders import (
+    DOSE_RULE,
+    NEW,
+    ORDER_ELEMENTS,
+    Cause,
+    Charts,
+    Decision,
+    OrderJudge,
+    OrderSampler,
+    deciding_codes,
+    decoy_charts,
+    read_chart,
+)
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
@@ -141,7 +141,6 @@ class OrderRules(Charts):
                 yield Cause("creatinine", ((f"Observation/{creatinine.id}",),))
 
     def _missing(self, name: str, item: Item, patient: str, *concepts: Concept) -> Cause:
-        """Return the cause that there is no valid result of some concepts."""
         first = self.today - timedelta(days=OLDEST_DAYS)
         results = (
             MissingResult(f"valid-{concept.code}-{item.code}-{patient}", patient, concept, first)

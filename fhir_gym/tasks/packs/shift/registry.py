@@ -221,7 +221,6 @@ def card_number(rng: random.Random) -> str:
 
 
 def _register(rng: random.Random, person: Person, group: Family) -> Registered:
-    """Draw the rest of a patient's record."""
     others = [family for family in group.families if family != person.family]
     return Registered(
         person=person,

@@ -40,9 +40,9 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     UPDATE_IN_TIME,
     WHICH_PATIENT,
     LiveParams,
+    LiveSize,
 )
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.live.worklist import question_of, task_resource
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.policies import policy_resources, validity_rules
@@ -291,7 +291,6 @@ class LiveLevel4(LiveShift):
 
 
 def _resized(usual: LiveSize, values: Mapping[str, float]) -> LiveSize:
-    """Return the size of a shift with values of its dials."""
     minutes, events = int(values.get("minutes", usual.minutes)), values.get("events", 1.0)
     factor = values.get("load", 1.0) * minutes / usual.minutes
     requests = max(1, round(usual.requests * factor))

@@ -272,8 +272,6 @@ def draw_medications(
 
 
 class _Drawer:
-    """Draws records about drugs."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator) -> None:
         self._rng, self._now, self._ids = rng, now, ids
         self._times: set[str] = set()
@@ -449,7 +447,6 @@ def _letter_resource(letter: Letter, person: Person) -> Resource:
 
 
 def _line(mention: Mention) -> str:
-    """Write a line of a letter."""
     return f"- {mention.word}: {' and '.join(dose.words for dose in mention.doses) or 'stopped'}"
 
 

@@ -184,7 +184,6 @@ def minutes_by_patient(
 
 
 def _merged(parts: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Merge the times that overlap."""
     merged: list[tuple[datetime, datetime]] = []
     for start, end in sorted(parts):
         if merged and start < merged[-1][1]:

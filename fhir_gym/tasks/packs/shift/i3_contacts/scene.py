@@ -145,8 +145,6 @@ def _places(rng: random.Random, ids: IdAllocator, wards: int, rooms: int, beds: 
 
 
 class _Drawer:
-    """Draws the encounters of patients."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator, places: Sequence[Place], days: int) -> None:
         self._rng, self._ids, self._days = rng, ids, days
         self._now = now.replace(minute=now.minute - now.minute % MINUTES, second=0, microsecond=0)

@@ -226,8 +226,6 @@ def _patient(rng: random.Random, now: datetime, person: Person) -> Patient:
 
 
 class _Drawer:
-    """Draws records."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator) -> None:
         self._rng, self._now, self._ids = rng, now, ids
         self._times: set[str] = set()

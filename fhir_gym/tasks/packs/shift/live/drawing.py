@@ -17,9 +17,8 @@ from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
 from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work, draw_due_times, rounded
-from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority, RecordUpdate
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveSize, Priority, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.request_drawing import LONGEST_ANSWER, RequestDrawing, name_of
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.outcomes import BY_NAME, DONE
 from fhir_gym.types import Resource
 
@@ -170,7 +169,6 @@ class LiveDrawing:
         return kind.minutes // 2 if self._is_small(kind) else kind.minutes
 
     def _staff(self) -> list[str]:
-        """Return the practitioners who hand in requests."""
         ids = sorted(self._world.ids("Practitioner"))
         return [f"Practitioner/{id}" for id in self._rng.sample(ids, min(5, len(ids)))]
 
@@ -257,7 +255,6 @@ class LiveDrawing:
         return request.model_copy(update={"note": note, "note_after": after})
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
-        """Draw what colleagues book at each place."""
         for key, scene in self.scenes.items():
             if isinstance(scene, ClinicScene) and not self._kinds[key].is_sweep:
                 requests = [request for request in self.requests if request.kind == key]

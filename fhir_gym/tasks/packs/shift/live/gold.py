@@ -88,7 +88,6 @@ class GoldDesk:
             yield from self._begin(others[0])
 
     def _forget(self, task: Resource) -> None:
-        """Take a Task off the list of open Tasks."""
         self._open = [each for each in self._open if each["id"] != task["id"]]
 
     def _usual_rank(self, task: Resource) -> Any:
@@ -207,7 +206,6 @@ class GoldDesk:
                 self._forget(begun)
 
     def _solve(self, request: DeskRequest, ask: Any) -> Solution:
-        """Do what a request wants, and return the outcome."""
         kind = self._kinds[request.kind]
         if request.kind not in self._given:
             values = kind.rule_values(self._p.scene[request.kind])

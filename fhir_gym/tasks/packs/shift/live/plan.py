@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -30,6 +31,36 @@ MESSAGE_IN_TIME = timedelta(minutes=1)
 """A message counts if it was sent at least this long before the agent's first change."""
 UPDATE_IN_TIME = timedelta(minutes=2)
 """The same for a colleague's update of a record. It is longer, because reading a chart takes several requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSize:
+    """How large a live shift is.
+
+    Attributes:
+        level: The level, 3 or 4.
+        kinds: Maximum number of kinds of requests that are no sweeps.
+        sweeps: Maximum number of sweeps, each of another kind.
+        minutes: Minutes in which requests arrive.
+        waiting: Number of requests that wait at the start.
+        bookings: Number of bookings by colleagues at each place with slots.
+        documents: Number of policy documents.
+        amendments: Number of amendments of policies that come into force during the shift.
+        events: Factor of the probability that a request is withdrawn, becomes more urgent or gets another description.
+        asking: Factor of the probability that a request needs a question.
+    """
+
+    level: int
+    requests: int
+    kinds: int
+    sweeps: int
+    minutes: int
+    waiting: int
+    bookings: int
+    documents: int
+    amendments: int = 0
+    events: float = 1.0
+    asking: float = 1.0
 
 
 class RecordUpdate(Params):

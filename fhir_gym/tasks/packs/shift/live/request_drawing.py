@@ -10,8 +10,7 @@ from typing import Any
 from fhir_gym.tasks import IdAllocator
 from fhir_gym.tasks.authoring import Person, namesake, patient_resource
 from fhir_gym.tasks.packs.shift.kind import RequestKind
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, Priority
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveSize, Priority
 from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Resource
 

@@ -130,7 +130,6 @@ class LiveSimulation(Simulation):
         return shows
 
     def _send(self, event: str, action: Action) -> Response | None:
-        """Send a request of somebody else."""
         request = to_request(action, self._session.base_url)
         assert not isinstance(request, Invalid), request.reason
         response = self._handle(request)

@@ -113,7 +113,6 @@ class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingReques
         return is_added
 
     def _draw_mistake(self, outcome: str) -> str:
-        """Draw the mistake that should change a request with an outcome."""
         mistake = self.rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
         return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self.rng.random() < _LAST_DAY_MATTERS else mistake
 
@@ -139,7 +138,6 @@ class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingReques
         return None
 
     def _ask(self, name: Named) -> BookingContent:
-        """Draw a service and up to two wishes."""
         rng = self.rng
         wishes = draw_wishes(rng, self.now.date())
         del wishes["minutes"]  # policies limit the length
@@ -149,7 +147,6 @@ class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingReques
         )
 
     def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
-        """Draw what a patient may ask for."""
         if mistake == EARLIER_REQUESTS_IGNORED:  # who asks for the same as an earlier patient may compete for a slot
             earlier = [request.ask for request in self.chosen if request.outcome == DONE]
             similar = [other for ask in earlier for other in (ask, *ask.without_one_wish())]

@@ -25,7 +25,10 @@ from fhir_gym.tasks.packs.shift.charts import (
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
-from fhir_gym.tasks.packs.shift.engine.orders import (
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.orders import (
     DOSE_RULE,
     ORDER_ELEMENTS,
     ORDERS,
@@ -35,9 +38,6 @@ from fhir_gym.tasks.packs.shift.engine.orders import (
     decoy_charts,
     read_chart,
 )
-from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
-from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.p2_order_sets.rules import (
     FORMULARY,

@@ -21,10 +21,10 @@ from fhir_gym.tasks.packs.shift.charts import (
     MissingResult,
     OrdersScene,
 )
-from fhir_gym.tasks.packs.shift.engine.orders import ORDERS, Cause, Charts, Decision, OrderJudge
 from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, LOINC, RXNORM, STEP, WEIGHT_MARGIN, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.orders import ORDERS, Cause, Charts, Decision, OrderJudge
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources

@@ -216,6 +216,14 @@ class Releases(PatientsFirstKind[ReleaseScene, ReleaseRequest]):
             )
         }
     )
+    wordings = (
+        "{ask.recipient} asks for the {ask.department} documents of {ask.patient.given} {ask.patient.family}, born "
+        "{ask.patient.birth_date}, for {ask.purpose}.",
+        "Please send {ask.recipient} what we have from {ask.department} on {ask.patient.given} {ask.patient.family} "
+        "(date of birth {ask.patient.birth_date}). It is for {ask.purpose}.",
+        "{ask.department} documents for {ask.purpose}, {ask.patient.given} {ask.patient.family}, "
+        "{ask.patient.birth_date}, to {ask.recipient}.",
+    )
     rules = (
         "- A request names a patient, a department, an Organization that shall receive the patient's documents of the "
         "department, and a purpose. The departments have these SNOMED CT codes: {departments}. The policies for "
@@ -269,17 +277,6 @@ class Releases(PatientsFirstKind[ReleaseScene, ReleaseRequest]):
             "departments": ", ".join(f"{department.display} {department.code}" for department in scene.departments),
             "all": _DEPARTMENTS.dump_json(scene.departments).decode(),
         }
-
-    @override
-    def text(self, ask: ReleaseContent, wording: int) -> str:
-        who, department, recipient, purpose = ask.patient, ask.department, ask.recipient, ask.purpose
-        return (
-            f"{recipient} asks for the {department} documents of {who.given} {who.family}, born {who.birth_date}, for "
-            f"{purpose}.",
-            f"Please send {recipient} what we have from {department} on {who.given} {who.family} (date of birth "
-            f"{who.birth_date}). It is for {purpose}.",
-            f"{department} documents for {purpose}, {who.given} {who.family}, {who.birth_date}, to {recipient}.",
-        )[wording]
 
     @override
     def solve_for(self, patient: Resource, ask: ReleaseContent, knowledge: Knowledge) -> Solution:

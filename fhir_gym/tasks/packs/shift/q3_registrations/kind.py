@@ -296,7 +296,6 @@ class NearOthers:
 
 
 def _alike(registration: RegistrationContent, other: RegistrationContent) -> bool:
-    """Whether two requests are about the same person."""
     return registration.person == other.person or (bool(registration.card) and registration.card == other.card)
 
 
@@ -424,7 +423,6 @@ def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]
 
 
 def _contracts(place: str) -> Generator[Action, Json, tuple[str, list[Resource]]]:
-    """Look up the id of a place, and its contracts with the insurers."""
     places = yield from search_all("/Organization", {"name": place})
     here = next(str(organization["id"]) for organization in places if organization.get("name") == place)
     query = {"participating-organization": f"Organization/{here}"}

@@ -189,7 +189,6 @@ class Registry:
 
 
 def _includes(record: Resource, day: str) -> bool:
-    """Whether the period of a record includes a day."""
     return is_within(f"{day}T12:00:00Z", record.get("period") or {})
 
 
@@ -378,7 +377,6 @@ class RegistrationJudge(WriteJudge[RegistryScene, RegistrationRequest]):
 
     @cached_property
     def _start(self) -> Registry:
-        """The registry at the start of the episode."""
         return Registry.at_start(self.scene, self.base_url)
 
     def _with(self, states: Iterable[Resource | None]) -> Registry:
@@ -389,7 +387,6 @@ class RegistrationJudge(WriteJudge[RegistryScene, RegistrationRequest]):
         return self._start.adding(patients_and_coverages)
 
     def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: Sequence[str]) -> list[Json]:
-        """Describe the errors in the records that the agent left for a request."""
         own_writes = [write for write in self._new if write.record in left]
         patients = [write.after for write in own_writes if write.resource_type == "Patient" and write.after]
         coverages = [write.after for write in own_writes if write.resource_type == "Coverage" and write.after]
@@ -488,7 +485,6 @@ def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
 
 
 def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
-    """Yield the errors in a new Patient."""
     names = elements(patient.get("name"))
     if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):
         yield f"name {patient.get('name')}, birthDate {patient.get('birthDate')}"
@@ -502,7 +498,6 @@ def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]
 
 
 def _labels(concept: Json) -> Iterator[str]:
-    """Yield the codes and texts of a CodeableConcept."""
     yield from map(plain, concept_texts(concept))
     if isinstance(concept, dict):
         yield from (str(coding.get("code")) for coding in elements(concept.get("coding")))

@@ -297,7 +297,6 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
 
 def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
-    """Return an appointment with another slot and practitioner."""
     participants: list[Json] = [
         {**participant, "actor": reference("Practitioner", doctor)}
         if participant["actor"]["reference"] == away

@@ -275,7 +275,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return RecordVerdict(record, f"not {CLOSED}", harmed=record in self.log.changed)
 
     def _appointments(self, number: int, due: Sequence[str]) -> Iterator[RecordVerdict]:
-        """Yield the verdicts on the appointments to move."""
         for place, id in enumerate(due):
             record, unit = f"Appointment/{id}", self._units[number][id]
             if record not in self.log.changed:
@@ -333,7 +332,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return self.before(len(self.log.writes))
 
     def _problems(self, number: int, id: str, possible: Sequence[ClinicSlot | None]) -> Iterator[Json]:
-        """Yield the errors in an appointment that the agent changed."""
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
@@ -351,7 +349,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
                 yield f"Slot/{slot} is not {CLOSED} and otherwise unchanged"
 
     def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
-        """Yield the errors in an appointment that moved to the right slot."""
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"

@@ -15,7 +15,6 @@ from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.grading import differences, has_coding, plain
-from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import (
     Judgement,
@@ -32,7 +31,7 @@ from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of,
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER, Organization
 from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, DuplicatesSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepKind
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepKind, UpdateJudge
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -382,8 +381,6 @@ _SEARCHES = (
 
 
 class _SiteRequests:
-    """The possible requests for a site."""
-
     def __init__(self, site: Organization, scene: DuplicatesScene) -> None:
         self.organization, self._scene = f"Organization/{site.id}", scene
         self._patients = [
@@ -535,7 +532,6 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
 
 
 def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:
-    """Look up the records that refer to some patients."""
     records: dict[str, Resource] = {}
     listed = ",".join(patients)
     for resource_type, name in _SEARCHES:

@@ -293,5 +293,4 @@ class DuplicatesSceneSampler:
         }
 
     def _before_now(self) -> str:
-        """Draw an instant in the past."""
         return instant(self._world.now - timedelta(minutes=self._rng.randrange(1, _DAYS * 24 * 60)))

@@ -113,7 +113,6 @@ class InsurerSampler(RequestSampler[InsurerScene, InsurerRequest]):
         return sum(1 for _ in islice(wrong, self.scene.decisive)) == self.scene.decisive
 
     def _apply(self, request: InsurerRequest) -> None:
-        """Change the records as a request asks."""
         ending, records = self._ending(request), self._now[request.place]
         records |= ending.changes
         for patient, visit in ending.tasks.items():
@@ -223,7 +222,6 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
-    """Look up the accounts, appointments and tasks of patients."""
     records: list[Resource] = []
     for resource_type in ("Account", "Appointment", "Task"):
         records += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})

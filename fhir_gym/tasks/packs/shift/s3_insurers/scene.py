@@ -103,7 +103,6 @@ class InsurerSceneSampler:
         )
 
     def _place(self, place: Organization, patients: int) -> list[Resource]:
-        """Draw the records of a place."""
         rng = self._rng
         family = draw_family(rng, self._world, self._today, (4, 3))
         named = rng.sample([*family.people((*family.adults, *family.children))], patients)

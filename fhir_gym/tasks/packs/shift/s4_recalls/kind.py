@@ -75,7 +75,6 @@ class RecallSampler(RequestSampler[RecallScene, RecallRequest]):
         return False
 
     def _asks(self) -> list[RecallContent]:
-        """Return what may be asked, in random order."""
         rules, used = self.scene.rules, [(request.ask.condition, request.ask.test) for request in self.chosen]
         asks = [
             RecallContent(condition=condition, test=test, since=(self.now.date() - timedelta(days=ago)).isoformat())
@@ -237,7 +236,6 @@ def _of(people: Sequence[Resource], resource_type: str, **more: str) -> Found:
 
 
 def _about(name: str, rules: RecallRules) -> str:
-    """Describe a test for prompts."""
     test = TESTS[name]
     limits = " or ".join(
         f"{rules.limit_text(name, analyte.code)} {analyte.unit} ({analyte.code})" for analyte in (test.main, test.other)

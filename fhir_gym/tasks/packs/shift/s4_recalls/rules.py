@@ -361,7 +361,6 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return self.sweep(number, verdicts, records, lambda: self._looked(number))
 
     def _problems(self, ask: RecallContent, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
-        """Yield the errors in the orders that the agent left for a patient."""
         urgent = {decision.urgent for decision in decisions if decision.needed}
         if not left:
             if all(decision.needed for decision in decisions):

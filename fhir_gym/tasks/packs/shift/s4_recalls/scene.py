@@ -191,14 +191,12 @@ class RecallSceneSampler:
         )
 
     def _laboratory_names(self) -> list[str]:
-        """Draw two names that differ."""
         names: dict[str, None] = {}
         while len(names) < len(self._laboratories):
             names[organization_name(self._rng, self._world, _LABORATORIES)] = None
         return [*names]
 
     def _ago(self, first: int, last: int) -> str:
-        """Draw an instant a number of days ago."""
         day = self._now.date() - timedelta(days=self._rng.randint(first, last))
         return instant(at(day, self._rng.randrange(6, 18), self._rng.randrange(60)))
 
