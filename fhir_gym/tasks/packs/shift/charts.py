@@ -15,14 +15,13 @@ from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, insta
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM, VALID
 from fhir_gym.types import Resource
 
 WEIGHT = Concept(system=LOINC, code="29463-7", display="Body weight")
 CREATININE = Concept(system=LOINC, code="2160-0", display="Creatinine [Mass/volume] in Serum or Plasma")
 CREATININE_MOLAR = Concept(system=LOINC, code="14682-9", display="Creatinine [Moles/volume] in Serum or Plasma")
 PREGNANT = Concept(system=SNOMED, code="77386006", display="Pregnancy")
-VALID = ("final", "amended", "corrected")
-"""Statuses of results that count."""
 UNITS = {"kg": "kg", "[lb_av]": "lb", "mg/dL": "mg/dL", "umol/L": "umol/L"}
 """The unit in words of each UCUM code."""
 DECOYS = ("allergies", "diagnoses", "results")
@@ -52,7 +51,6 @@ _USUAL: Mapping[str, tuple[float, str]] = {
     CREATININE_MOLAR.code: (round(UMOL_PER_MG), "umol/L"),
 }
 """Value and unit of a result, by code, if no other patient has a result with this code."""
-_UCUM = "http://unitsofmeasure.org"
 _INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"
 _VERIFICATION = "http://terminology.hl7.org/CodeSystem/{}"
@@ -398,7 +396,7 @@ def result_resource(result: Result) -> Resource:
         "code": result.concept.concept,
         "subject": reference("Patient", result.patient),
         "effectiveDateTime": result.taken,
-        "valueQuantity": {"value": value, "unit": UNITS[result.unit], "system": _UCUM, "code": result.unit},
+        "valueQuantity": {"value": value, "unit": UNITS[result.unit], "system": UCUM, "code": result.unit},
     }
 
 

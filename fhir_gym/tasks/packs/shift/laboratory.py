@@ -14,17 +14,17 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, at, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
-LOINC = "http://loinc.org"
 VALID = ("final", "amended", "corrected")
 """Statuses of results that count."""
 PERIOD = 300
 """Number of days before the present from which there are results."""
 
-_UCUM = "http://unitsofmeasure.org"
+UCUM = "http://unitsofmeasure.org"
 _LABORATORY = {
     "system": "http://terminology.hl7.org/CodeSystem/observation-category",
     "code": "laboratory",
@@ -283,7 +283,7 @@ def observation_of(result: LabResult, analyte: Analyte) -> Resource:
         "valueQuantity": {
             "value": float(result.value) if analyte.digits else int(result.value),
             "unit": analyte.unit,
-            "system": _UCUM,
+            "system": UCUM,
             "code": analyte.unit,
         },
     }

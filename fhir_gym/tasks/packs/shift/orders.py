@@ -20,7 +20,6 @@ from fhir_gym.tasks.packs.shift.charts import (
     CREATININE_MOLAR,
     DECOYS,
     PREGNANT,
-    VALID,
     WEIGHT,
     Allergy,
     Diagnosis,
@@ -32,6 +31,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import RequestSampler
+from fhir_gym.tasks.packs.shift.laboratory import VALID
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.patient_records import other_values

@@ -16,6 +16,7 @@ from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant, patient_resource, reference
 from fhir_gym.tasks.packs.shift.formulary import RXNORM
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Json, Resource
 
@@ -361,7 +362,6 @@ def _written(rng: random.Random, amount: int) -> dict[str, str]:
     return {"amount": str(amount), "unit": "mg"}
 
 
-_UCUM = "http://unitsofmeasure.org"
 _CODES = {drug.code: name for name, drug in DRUGS.items()}
 _DISCHARGE = "Medication at discharge:"
 
@@ -382,7 +382,7 @@ def _dosage(doses: Sequence[Dose]) -> list[Json]:
                 "timing": {"repeat": repeat},
                 **({"asNeededBoolean": True} if dose.as_needed else {}),
                 "doseAndRate": [
-                    {"doseQuantity": {"value": value, "unit": dose.unit, "system": _UCUM, "code": dose.unit}}
+                    {"doseQuantity": {"value": value, "unit": dose.unit, "system": UCUM, "code": dose.unit}}
                 ],
             }
         )
@@ -419,7 +419,7 @@ def _dispense_resource(dispense: Dispense) -> Resource:
         "status": dispense.status,
         "medicationCodeableConcept": _concept(dispense.drug, dispense.word),
         "subject": reference("Patient", dispense.patient),
-        "daysSupply": {"value": dispense.days, "unit": "days", "system": _UCUM, "code": "d"},
+        "daysSupply": {"value": dispense.days, "unit": "days", "system": UCUM, "code": "d"},
         "whenHandedOver": dispense.handed,
     }
 

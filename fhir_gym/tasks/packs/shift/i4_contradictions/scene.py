@@ -22,11 +22,12 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
-LOINC = "http://loinc.org"
 KINDS = ("Encounter", "Observation", "Procedure", "Condition")
 TIMES = MappingProxyType(
     {"Observation": "effectiveDateTime", "Procedure": "performedDateTime", "Condition": "onsetDateTime"}
@@ -50,7 +51,6 @@ _VALID = {
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/condition-clinical"
 _VERIFICATION = "http://terminology.hl7.org/CodeSystem/condition-ver-status"
 _CLASSES = (("AMB", "ambulatory"), ("IMP", "inpatient encounter"))
-_UCUM = "http://unitsofmeasure.org"
 _DAY = 24 * 60
 
 
@@ -335,7 +335,7 @@ def history_resource(record: HistoryRecord) -> Resource:
         # An erroneous Condition has no clinical status (con-5).
         states = {**({} if record.status == "entered-in-error" else clinical), "verificationStatus": verification}
         return resource | {**states, **about, "recordedDate": record.other_time}
-    quantity = {"value": record.value, "unit": fact.unit, "system": _UCUM, "code": fact.unit}
+    quantity = {"value": record.value, "unit": fact.unit, "system": UCUM, "code": fact.unit}
     return resource | {"status": record.status, **about, "issued": record.other_time, "valueQuantity": quantity}
 
 

@@ -32,7 +32,7 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     consent_resource,
     document_resource,
 )
-from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, chart_at, moment_of, name_of
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, chart_at, created_for, moment_of, name_of
 from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
 from fhir_gym.types import Json, Resource
 
@@ -366,30 +366,22 @@ class ReleaseJudge(PatientJudge[ReleaseScene, ReleaseRequest]):
         return release_of(ask, self.scene, values, self.base_url)
 
     @cached_property
-    def _new(self) -> dict[str, tuple[str, Resource]]:
+    def _new(self) -> dict[str, str]:
         """The Communications that the agent created for patients of the scene, each with its patient."""
-        created: dict[str, tuple[str, Resource]] = {}
-        for write in self.log.writes_of_agent:
-            is_release = write.resource_type == "Communication" and not self.log.at_start(write.record)
-            if is_release and write.after is not None:
-                subjects = patients_of(write.after, self.base_url) & self.scene.charts.keys()
-                patient = next(iter(sorted(subjects)), created.get(write.record, ("",))[0])
-                if patient:
-                    created[write.record] = patient, write.after
-        return created
+        return created_for(self.log, "Communication", self.scene.charts)
 
     @override
     @cached_property
     def claimed(self) -> list[frozenset[str]]:
         """For each request, the new Communications that belong to it."""
         claimed: list[set[str]] = [set() for _ in self.requests]
-        for record, (patient, release) in self._new.items():
+        for record, patient in self._new.items():
             possible = [
                 n for n, request in enumerate(self.requests) if patient.removeprefix("Patient/") in request.patients
             ]
             if possible:
                 # If a Communication fits several requests, it belongs to the first that was answered as done.
-                fit = {n: self._fit(n, release) for n in possible}
+                fit = {n: self._fit(n, self.log.created[record]) for n in possible}
                 best = min(possible, key=lambda n: (-fit[n], bool(claimed[n]), self.answers[n] != DONE, n))
                 claimed[best].add(record)
         return [frozenset(records) for records in claimed]
@@ -409,16 +401,14 @@ class ReleaseJudge(PatientJudge[ReleaseScene, ReleaseRequest]):
         log, end = self.log, len(self.log.writes)
         mine = [write.number for write in log.writes if write.record in self.claimed[number]]
         own = self.claimed[number]
-        others = [record for record, (of, _) in self._new.items() if of == patient and record not in own]
+        others = [record for record, whose in self._new.items() if whose == patient and record not in own]
         earlier = [record for record in others if any(record in claimed for claimed in self.claimed[:number])]
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
         charts: list[Chart] = []
         for moment, releases in moments:
-            chart = chart_at(log, self.scene.charts[patient], moment)
-            states = (log.before(record, moment or end) for record in releases)
-            chart = Chart(chart.patient, (*chart.records, *(state for state in states if state is not None)))
+            chart = chart_at(log, self.scene.charts[patient], moment).with_records_at(log, releases, moment or end)
             if chart not in charts:
                 charts.append(chart)
         return charts

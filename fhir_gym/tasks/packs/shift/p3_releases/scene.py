@@ -15,8 +15,8 @@ from typing_extensions import override
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, Person, at, instant, patient_resource, reference
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
-from fhir_gym.tasks.packs.shift.laboratory import LOINC
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources

@@ -14,8 +14,9 @@ from typing_extensions import override
 from fhir_gym.tasks.authoring import SNOMED, codes_of, codings, concept_texts, instant, parse_instant
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_moment, same_reference
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, VALID
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID
 from fhir_gym.tasks.packs.shift.patient_records import (
     Chart,
     Entry,

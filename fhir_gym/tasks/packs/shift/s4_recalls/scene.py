@@ -26,8 +26,9 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.clinic import plausible_status
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
-from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, reported_value
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, Analyte, LabResult, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.p3_releases.scene import consent_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
