@@ -11,7 +11,7 @@ from typing_extensions import override
 from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import ADD_NOTHING, Check, FinishedEpisode, Gold, LabelledRequest, LatestResponse, SceneParams, Task
+from fhir_gym.tasks import ADD_NOTHING, Check, FinishedEpisode, Gold, LabelledRequest, SceneParams, Task
 from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
@@ -131,7 +131,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
         return "\n\n".join(parts)
 
     @override
-    def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ShiftParams) -> Gold:
         answer: list[Json] = []
         knowledge = Knowledge(self.requests.rule_values(p.scene), parse_instant(p.now))
         for letter, request in _lettered(p):

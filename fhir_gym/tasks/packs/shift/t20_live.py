@@ -12,17 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import FhirSession, World
-from fhir_gym.tasks import (
-    ADD_NOTHING,
-    Check,
-    Dial,
-    EmptyAnswer,
-    FinishedEpisode,
-    Gold,
-    LatestResponse,
-    Simulation,
-    Task,
-)
+from fhir_gym.tasks import ADD_NOTHING, Check, Dial, EmptyAnswer, FinishedEpisode, Gold, Simulation, Task
 from fhir_gym.tasks.authoring import instant, moment_in_words
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.live.clock import RULE
@@ -204,7 +194,7 @@ class LiveShift(Task[LiveParams], abstract=True):
         return LiveSimulation(p, {key: kind.title for key, kind in live_kinds().items()}, session)
 
     @override
-    def gold(self, p: LiveParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LiveParams) -> Gold:
         yield from GoldDesk(p, live_kinds()).play()
 
     @override

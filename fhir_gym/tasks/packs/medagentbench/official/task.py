@@ -15,17 +15,7 @@ from typing_extensions import override
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import (
-    Check,
-    ExpectedChange,
-    FinishedEpisode,
-    Gold,
-    LatestResponse,
-    Params,
-    Task,
-    TurnProtocol,
-    Variation,
-)
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, Params, Task, TurnProtocol, Variation
 from fhir_gym.tasks.packs.medagentbench.internist_task import ENV_ID, ItemsAnswer
 from fhir_gym.tasks.packs.medagentbench.official.conversation import OfficialConversation
 from fhir_gym.tasks.packs.medagentbench.official.our_params import OURS, params_for_ours
@@ -127,7 +117,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
         return replace(super().variation(k, world, phrasing), split="test")
 
     @override
-    def gold(self, p: OfficialParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: OfficialParams) -> Gold:
         return solution(self.case)
 
     @override
