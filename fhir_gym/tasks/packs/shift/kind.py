@@ -167,10 +167,10 @@ class RequestJudge(ABC, Generic[S, R]):
 
     def judge(self) -> list[Judgement]:
         """Judge all requests."""
-        return [self.judge_one(number) for number in range(len(self.requests))]
+        return [self.judge_request(number) for number in range(len(self.requests))]
 
     @abstractmethod
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         """Judge the request with a number."""
 
     def first_write(self, records: Collection[str]) -> int | None:
@@ -209,7 +209,7 @@ class WriteJudge(RequestJudge[S, R], Generic[S, R]):
         """Return what is wrong with the changed records of a request, and what would have been right; see `done`."""
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         claimed = self.claimed[number]
         left = sorted(claimed & self.log.changed)
         if not left:

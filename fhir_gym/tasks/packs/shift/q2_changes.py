@@ -168,10 +168,10 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest], PatientJudge[Clinic
         return frozenset({f"Appointment/{visit.id}"} | {f"Slot/{id}" for id in slots})
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         visit = self._visit(self.requests[number])
         if visit is not None and f"Appointment/{visit.id}" in self.log.changed:
-            return super().judge_one(number)
+            return super().judge_request(number)
         right, harmed = self.is_rightly_declined(number), self._slot_is_wrong(visit)
         return self.declined(number, right, self.claimed[number] & self.log.changed, harmed=harmed)
 

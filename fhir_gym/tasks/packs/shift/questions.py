@@ -143,7 +143,7 @@ class QuestionJudge(RequestJudge[S, Q], Generic[S, Q]):
     """Judges answers; nothing belongs to a question, because it changes nothing."""
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         request, answer = self.requests[number], self.answers[number]
         scene: Any = self.scene
         not_found = patient_not_found(request, scene.people, self.log, answer)

@@ -189,7 +189,7 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         return parse_instant(self.scene.now)
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         ask = self.requests[number].ask
         results = self.scene.results_of[self.scene.department(ask.department).id]
         ids = {result.id for result in results}

@@ -198,7 +198,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return {id for resource in written for id in self.slot_ids(resource)} & self.slots.keys()
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
         appointments, closing = self._due[number]
         surplus = [

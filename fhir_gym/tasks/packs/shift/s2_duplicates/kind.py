@@ -315,7 +315,7 @@ class MergeJudge(UpdateJudge[DuplicatesScene, MergeRequest]):
         """The patients of the requests other than the one that is judged."""
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         request, patients = self.requests[number], self._patients[number]
         self._others = {record for place, covered in enumerate(self._patients) if place != number for record in covered}
         mine = patients | {name for name, about in self._about.items() if about & patients}

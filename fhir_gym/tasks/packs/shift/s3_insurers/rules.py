@@ -278,7 +278,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
             self._patients.append({target_of(coverage.get("beneficiary")) for coverage in coverages.values()})
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         possible = [[*self._verdicts(number, ending)] for ending in self._endings[number]]
         # If two endings fit the agent's changes equally well, the ending with more records explains more changes.
         verdicts = min(

@@ -348,7 +348,7 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return chart_at(self.log, chart, len(self.log.writes)) is not chart
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         ask, claimed = self.requests[number].ask, self._claimed[number]
         verdicts = []
         for patient in self.scene.charts:
