@@ -21,6 +21,7 @@ from fhir_gym.fhir import World
 from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRun, PolicyRunner, script
 from fhir_gym.tasks import Gold, LatestResponse, Variation, get_pack, get_task, task_keys
 from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.packs.shift.kind import Knowledge
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Json, Resource
@@ -119,10 +120,10 @@ def _solver(
     kind = task.requests
 
     def play(fhir: LatestResponse) -> Gold:
-        given, now, known = kind.rule_values(params.scene), parse_instant(params.now), dict[str, Any]()
+        knowledge = Knowledge(kind.rule_values(params.scene), parse_instant(params.now))
         answer: list[Json] = []
         for letter, request in list(zip(letters(len(params.requests)), params.requests, strict=True))[:most]:
-            solution = kind.solve(request.ask, given, now, known)
+            solution = kind.solve(request.ask, knowledge)
             try:
                 action = next(solution)
                 while True:

@@ -78,7 +78,7 @@ class FlawedAgent:
         scene = _scene(task, context.variation, context.world)
         policy = self._mistake(scene)
         self._fhir = LatestResponse()
-        self._steps: Gold = task.gold(scene.params, self._fhir) if policy is None else policy.play(self._fhir)
+        self._steps: Gold = task.gold(scene.params) if policy is None else policy.play(self._fhir)
         self._started = False
 
     def act(self, observation: str) -> str:

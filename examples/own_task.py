@@ -20,7 +20,7 @@ import fhir_gym
 from fhir_gym import soundness, worlds
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Pack, SceneParams, SceneTask, equal, register
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Pack, SceneParams, SceneTask, equal, register
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.grading import IdAnswer
 
@@ -132,7 +132,7 @@ class LatestWeight(SceneTask[WeightParams, tuple[Weight, ...], Weight]):
         """The values of the prompt: the patient."""
         return {"patient": p.latest.patient}
 
-    def gold(self, p: WeightParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: WeightParams) -> Gold:
         """Search for final weights, newest first."""
         query = {"patient": p.latest.patient, "code": f"http://loinc.org|{CODE}", "status": "final", "_sort": "-date"}
         bundle = yield Get("/Observation", query)

@@ -32,7 +32,6 @@ from fhir_gym.tasks import (
     ExpectedChange,
     FinishedEpisode,
     Gold,
-    LatestResponse,
     Pack,
     Params,
     SceneParams,
@@ -196,7 +195,7 @@ class SendReminders(SceneTask[ReminderParams, tuple[Booking, ...], ClinicDay]):
         """The clinic and the day."""
         return {"clinic": p.asked.clinic, "day": p.asked.day}
 
-    def gold(self, p: ReminderParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ReminderParams) -> Gold:
         """Find the day's appointments and what excludes their patients, and create the reminders."""
         locations = yield Get("/Location", {"name": p.asked.clinic})
         clinic = next(place["id"] for place in entries(locations) if place["name"] == p.asked.clinic)

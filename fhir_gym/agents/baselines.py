@@ -33,7 +33,7 @@ class GoldAgent:
         task = context.source or tasks.get_task(context.env_id, context.task)
         params = task.variation(context.variation, context.world).params
         self._fhir = LatestResponse()
-        self._solution = task.gold(params, self._fhir)
+        self._solution = task.gold(params)
         self._started = False
 
     def act(self, observation: str) -> str:

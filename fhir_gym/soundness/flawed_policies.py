@@ -146,7 +146,7 @@ def _modified_solution(
 
     def play(fhir: LatestResponse) -> Gold:
         eyes = LatestResponse()
-        steps = task.gold(params, eyes)
+        steps = task.gold(params)
         action = next(steps)
         for number in range(task.gold_steps):
             sent = change(number, action)
@@ -362,7 +362,7 @@ def _following(task: Task[Any], params: Params, change: Replace) -> Callable[[La
     """Return a policy that follows the reference solution, with other updates of Tasks."""
 
     def play(fhir: LatestResponse) -> Gold:
-        steps = task.gold(params, LatestResponse())
+        steps = task.gold(params)
         begun: dict[str, Resource] = {}
         answer: Json
         action = next(steps, None)

@@ -245,7 +245,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     def gold(self) -> PolicyRun:
         """Run the reference solution."""
         params = self.variation.params
-        (run,) = self.run(Policy("gold", "gold", lambda fhir: self.task.gold(params, fhir)))
+        (run,) = self.run(Policy("gold", "gold", lambda fhir: self.task.gold(params)))
         return run
 
     def close(self) -> None:

@@ -368,7 +368,7 @@ class GoldOverChat:
             raise FhirGymError(f"no announced task has this prompt: {task_text[:200]!r}")
         task, params = known_task
         fhir = LatestResponse()
-        solution = task.gold(params, fhir)
+        solution = task.gold(params)
         try:
             action = next(solution)
             for message in later:

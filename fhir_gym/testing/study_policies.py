@@ -227,7 +227,7 @@ def _failure_rate(episode: _KnownEpisode, knowledge: _Knowledge) -> float:
 def _solve(episode: _KnownEpisode, seed: int, knowledge: _Knowledge, most: int | None = None) -> Moves:
     """Follow the reference solution, with wrong requests before right ones; stop before a number of actions."""
     fhir = LatestResponse()
-    solution = episode.task.gold(episode.params, fhir)
+    solution = episode.task.gold(episode.params)
     try:
         action = next(solution)
         number = 0

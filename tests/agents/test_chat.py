@@ -272,5 +272,5 @@ def test_invalid_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(FhirGymError, match="timeout must be positive"):
         make_agent("chat", model="m", base_url="http://localhost/v1", timeout=0)
     monkeypatch.setattr("fhir_gym.agents.provider.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r'pip install "fhir-gym\[llm\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[llm\]'"):
         make_agent("chat", model="m", base_url="http://localhost/v1")

@@ -60,7 +60,7 @@ class GoldWithMemory:
 
     def _start(self) -> tuple[LatestResponse, Gold]:
         fhir = LatestResponse()
-        return fhir, self._task.gold(self._params, fhir)
+        return fhir, self._task.gold(self._params)
 
 
 class Script:

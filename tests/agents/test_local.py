@@ -329,7 +329,7 @@ def test_unusable_models_are_one_line(tmp_path: Path) -> None:
 
 def test_missing_packages_name_the_command(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(MissingExtraError, match=r"package gguf: pip install 'fhir-gym\[local\]'"):
+    with pytest.raises(MissingExtraError, match=r"package gguf: pip install '\.\[local\]'"):
         local(tiny, gguf_file="model.gguf")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match="package torch"):

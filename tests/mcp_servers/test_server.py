@@ -130,7 +130,7 @@ def test_look_up_tools_are_served() -> None:
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp_types", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fhir-gym\[mcp\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[mcp\]'"):
         require_sdk()
 
 

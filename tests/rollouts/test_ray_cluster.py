@@ -71,7 +71,7 @@ def test_a_node_that_lacks_something_is_a_clear_error(package_version: str | Non
 
 def test_without_ray_the_error_names_the_extra(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fhir-gym\[ray\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[ray\]'"):
         run(ENV_ID, "gold", world=hospital, workers="ray")
 
 

@@ -141,7 +141,7 @@ def play(episode: Episode, *more: Action, first: bool = False) -> Verdict:
     """Play the reference solution; send the extra actions before the final answer, or at the start."""
     episode.start()
     fhir = LatestResponse()
-    steps = episode.task.gold(episode.variation.params, fhir)
+    steps = episode.task.gold(episode.variation.params)
     action = next(steps)
     for extra_action in more if first else ():
         episode.step(extra_action)

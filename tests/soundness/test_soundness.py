@@ -16,7 +16,7 @@ from fhir_gym.soundness import TaskReport, by_world, check, check_task, merge_re
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.task_check import VerdictChecker
-from fhir_gym.tasks import Gold, LatestResponse, TimedRequest, get_task, pack_ids, task_keys
+from fhir_gym.tasks import Gold, TimedRequest, get_task, pack_ids, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.packs.appointment.t02_search_patient import SearchExistingPatient
 from tests.soundness.checking import problems
@@ -101,7 +101,7 @@ def test_gold_takes_ids_only_from_prompt_and_responses(env: str, key: str, hospi
     task = get_task(env, key)
     variation = task.variation(0, hospital)
     known = set(re.findall(r"[A-Za-z0-9-]+", variation.prompt))
-    actions = task.gold(variation.params, LatestResponse())
+    actions = task.gold(variation.params)
     action = next(actions)
     hidden = {resource["id"] for resource in variation.setup} - known
     assert not {id for id in hidden if id in action.text()}
@@ -120,7 +120,7 @@ class ManyIds(SearchExistingPatient):
 
     gold_steps = 3
 
-    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
+    def gold(self, p: Any) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
         bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
         ids = [str(entry["id"]) for entry in entries(bundle)]

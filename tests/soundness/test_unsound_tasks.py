@@ -11,7 +11,7 @@ from fhir_gym.actions import Action, Finish, Get, parse
 from fhir_gym.soundness import SoundnessReport, TaskReport, check_task
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.task_check import VerdictChecker
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Task, get_task, task_keys
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, Task, get_task, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.grading.answers import CountAnswer
 from fhir_gym.tasks.grading.checks import equal
@@ -118,7 +118,7 @@ class Tangled(NewPatient):
 
 
 class WrongGold(SearchExistingPatient):
-    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
+    def gold(self, p: Any) -> Gold:
         yield Finish([next(patient.id for patient in p.scene.patients if patient.id != p.patient.id)])
 
 
@@ -193,7 +193,7 @@ class HowMany(SearchExistingPatient):
     key = "count"
     answer: ClassVar[Any] = CountAnswer()
 
-    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
+    def gold(self, p: Any) -> Gold:
         name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
         bundle = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
         yield Finish([2 + len(list(entries(bundle)))])

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fhir_gym.actions import Finish, Get, Post
 from fhir_gym.fhir import Change, Manifest, World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, Task
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, Params, Task
 from fhir_gym.tasks.core.ids import IdAllocator
 from fhir_gym.tasks.grading.answers import IdAnswer
 from fhir_gym.tasks.grading.checks import equal
@@ -92,7 +92,7 @@ class Greeting(Task[GreetingParams]):
     def prompt_values(self, p: GreetingParams, world: World) -> dict[str, str]:
         return {"text": p.text}
 
-    def gold(self, p: GreetingParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: GreetingParams) -> Gold:
         yield Get(f"/Patient/{p.id}")
         made = yield Post("/Basic", {"resourceType": "Basic", "code": {"text": p.text}})
         yield Finish([made["id"]])

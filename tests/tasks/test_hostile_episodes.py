@@ -12,7 +12,7 @@ import pytest
 from fhir_gym.actions import Action, Get, Post, to_request
 from fhir_gym.fhir import Limits, Request, Response, Session, World
 from fhir_gym.fhir.messages import Interaction
-from fhir_gym.tasks import FinishedEpisode, LatestResponse, LoggedRequest, get_task, grade
+from fhir_gym.tasks import FinishedEpisode, LoggedRequest, get_task, grade
 from fhir_gym.tasks.core.grader import find_evidence
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession
 from fhir_gym.tasks.grading.end_state import BeforeView, read_by_verdicts, returned_resources
@@ -87,7 +87,7 @@ def test_many_small_searches_in_batches_are_all_read() -> None:
 
 def test_a_look_after_too_much_reading_counts_if_it_is_small(hospital: World) -> None:
     variation, _ = ended(hospital, [])
-    much, look = Get("/Observation?_count=1000"), next(TASK.gold(variation.params, LatestResponse()))
+    much, look = Get("/Observation?_count=1000"), next(TASK.gold(variation.params))
     assert not find_evidence(TASK, *ended(hospital, [much] * 9)).sufficient
     assert find_evidence(TASK, *ended(hospital, [*[much] * 9, look])).sufficient
 

@@ -13,7 +13,7 @@ import pytest
 from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params, get_task
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Params, get_task
 from fhir_gym.tasks.authoring.lookalikes import NAME, absent_combinations, confusable, draw_lineup, draw_lookalikes
 from fhir_gym.tasks.core.params import SceneParams
 from fhir_gym.tasks.core.scene import SceneTask
@@ -62,7 +62,7 @@ class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
     def prompt_values(self, p: DotParams, world: World) -> dict[str, str]:
         return {"number": str(p.number)}
 
-    def gold(self, p: DotParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: DotParams) -> Gold:
         yield Finish()
 
     def checks(self, p: DotParams, end: FinishedEpisode) -> Iterator[Check]:

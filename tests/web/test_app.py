@@ -99,7 +99,7 @@ def test_a_bug_is_a_page_with_the_headers_and_a_log_entry(
 
 def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r"the viewer needs Jinja2: pip install 'fhir-gym\[web\]'"):
+    with pytest.raises(MissingExtraError, match=r"the viewer needs Jinja2: pip install '\.\[web\]'"):
         create_viewer([])
 
 

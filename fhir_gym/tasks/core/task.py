@@ -166,7 +166,7 @@ It receives None if a response is not JSON.
 
 
 class LatestResponse:
-    """The latest response, which is all that a reference solution sees of the server.
+    """The latest response to a policy. A reference solution receives only the parsed body.
 
     Attributes:
         last: The latest response; None before the first request.
@@ -313,7 +313,7 @@ class Task(ABC, Generic[P]):
         """Return the values of the placeholders in the prompts."""
 
     @abstractmethod
-    def gold(self, p: P, fhir: LatestResponse) -> Gold:
+    def gold(self, p: P) -> Gold:
         """Yield the actions of the reference solution, which knows only the prompt and the responses."""
 
     @abstractmethod

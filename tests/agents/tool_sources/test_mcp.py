@@ -178,7 +178,7 @@ def test_a_server_that_stops_answering_is_reported_and_found_again() -> None:
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp_types", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fhir-gym\[mcp\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[mcp\]'"):
         McpTools("http://127.0.0.1:9/mcp")
 
 

@@ -21,7 +21,6 @@ from fhir_gym.tasks import (
     ExpectedChange,
     FinishedEpisode,
     Gold,
-    LatestResponse,
     Task,
     Variation,
     Verdict,
@@ -117,7 +116,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         return values | brief_values(p.plan, mrn, p.now, p.order)
 
     @override
-    def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ReasoningParams) -> Gold:
         results = readings((yield look(p)), p)
         yield Finish([_answered(p.plan, results)])
 
@@ -204,7 +203,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
     }
 
     @override
-    def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ReasoningParams) -> Gold:
         mrn, row = p.case.eval_MRN, None
         if self.depends_on_patient(p):
             row = _range_for(p, (yield Get(f"/Patient/{mrn}")))

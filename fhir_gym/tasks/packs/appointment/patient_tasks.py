@@ -16,7 +16,6 @@ from fhir_gym.tasks import (
     ExpectedChange,
     FinishedEpisode,
     Gold,
-    LatestResponse,
     Params,
     SceneParams,
     SceneTask,
@@ -151,7 +150,7 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
         """Yield checks of the new record's content; `record` is empty if the agent created no record."""
 
     @override
-    def gold(self, p: P, fhir: LatestResponse) -> Gold:
+    def gold(self, p: P) -> Gold:
         created = yield Post(f"/{self.creates}", self.new_record(p))
         yield Finish([created["id"]])
 

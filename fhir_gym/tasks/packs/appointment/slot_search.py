@@ -18,7 +18,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params, SceneParams, SceneTask, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Params, SceneParams, SceneTask, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, instant, parse_instant
 from fhir_gym.tasks.grading import CountAnswer, CountedIdsAnswer, IdAnswer, IdSetAnswer
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_resource
@@ -305,7 +305,7 @@ class FindEarliest(_FindSlots[EarliestParams[R], R]):
         return {"moment": in_words(p.moment)}
 
     @override
-    def gold(self, p: EarliestParams[R], fhir: LatestResponse) -> Gold:
+    def gold(self, p: EarliestParams[R]) -> Gold:
         bundle = yield Get("/Slot", {**self.query(p), "status": "free", "start": f"ge{p.moment}", "_sort": "start"})
         yield Finish([entry["id"] for entry in entries(bundle)][:1])
 
@@ -395,7 +395,7 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         return {"schedule.actor": p.request.place.reference, "start": start}
 
     @override
-    def gold(self, p: OpenSlotsParams[L], fhir: LatestResponse) -> Gold:
+    def gold(self, p: OpenSlotsParams[L]) -> Gold:
         bundle = yield Get("/Slot", {**self.query(p), "status": "free"})
         yield Finish(
             self._answer_of([entry["id"] for entry in entries(bundle) if self.counts(p.request, entry["start"])])

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, Task, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, Params, Task, equal
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -100,7 +100,7 @@ class NewPatient(Task[NewPatientParams]):
         return p.person.model_dump()
 
     @override
-    def gold(self, p: NewPatientParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: NewPatientParams) -> Gold:
         person = p.person
         body = {
             "resourceType": "Patient",

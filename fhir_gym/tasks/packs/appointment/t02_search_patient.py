@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     PersonCandidate,
@@ -90,7 +90,7 @@ class _SearchPatient(LookupTask[SearchPatientParams, PatientScene, PersonCandida
         return p.patient.model_dump(include={"given", "family", "birth_date"})
 
     @override
-    def gold(self, p: SearchPatientParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: SearchPatientParams) -> Gold:
         person = p.patient
         query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
         bundle = yield Get("/Patient", query)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import IdAllocator, entries
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.history import (
@@ -121,7 +121,7 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
         return SearchHistoryParams(scene=scene, patient=scene.patient(chosen.patient), first=first)
 
     @override
-    def gold(self, p: SearchHistoryParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: SearchHistoryParams) -> Gold:
         bundle = yield Get("/Condition", {"subject": f"Patient/{p.patient.id}", "_sort": "recorded-date"})
         history = [condition["id"] for condition in entries(bundle) if not entered_in_error(condition)]
         yield Finish(history[:1])

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import Concept, IdAllocator, entries
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.patient_scenes import draw_namesakes
@@ -140,7 +140,7 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         return {**super().prompt_values(p, world), "days": str(p.days)}
 
     @override
-    def gold(self, p: SearchSurgeryParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: SearchSurgeryParams) -> Gold:
         end = date.fromisoformat(p.scene.today) + timedelta(days=p.days)
         query = {
             "subject": f"Patient/{p.patient.id}",

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, new_resource, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer, same_moment
 from fhir_gym.tasks.packs.appointment.billing import (
@@ -207,7 +207,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         }
 
     @override
-    def gold(self, p: EnterInsuranceParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: EnterInsuranceParams) -> Gold:
         bundle = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
         # A search by name also finds longer names.
         payer = next(insurer["id"] for insurer in entries(bundle) if insurer["name"] == p.insurer.name)

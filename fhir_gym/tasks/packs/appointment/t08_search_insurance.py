@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, reference
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.billing import (
@@ -156,7 +156,7 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
         return {**super().prompt_values(p, world), "day": p.day}
 
     @override
-    def gold(self, p: SearchInsuranceParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: SearchInsuranceParams) -> Gold:
         bundle = yield Get("/Coverage", {"beneficiary": f"Patient/{p.patient.id}", "status": "active"})
         # R4 has no search parameter for the period of a Coverage.
         yield Finish([coverage["id"] for coverage in entries(bundle) if period_includes(p.day, coverage.get("period"))])

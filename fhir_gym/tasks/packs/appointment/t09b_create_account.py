@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer
 from fhir_gym.tasks.packs.appointment.billing import AccountRecord, in_days
@@ -178,7 +178,7 @@ class CreateExistingAccount(_CreateAccount):
     )
 
     @override
-    def gold(self, p: CreateAccountParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: CreateAccountParams) -> Gold:
         bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
         yield Finish([account["id"] for account in entries(bundle)])
 

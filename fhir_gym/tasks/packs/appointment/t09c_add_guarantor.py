@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, reference, update_checks
 from fhir_gym.tasks.grading import IdAnswer, differences, is_within
 from fhir_gym.tasks.packs.appointment.billing import AccountRecord, Guarantor, account_resource, in_days
@@ -162,7 +162,7 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
         }
 
     @override
-    def gold(self, p: AddGuarantorParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AddGuarantorParams) -> Gold:
         url = f"/Account/{p.account.id}"
         account = yield Get(url)
         guarantors = [*account.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]

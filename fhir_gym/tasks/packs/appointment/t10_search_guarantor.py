@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, entries
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.appointment.billing import (
@@ -140,7 +140,7 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         return {**super().prompt_values(p, world), "day": p.day}
 
     @override
-    def gold(self, p: SearchGuarantorParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: SearchGuarantorParams) -> Gold:
         bundle = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
         guarantors = [guarantor for account in entries(bundle) for guarantor in account.get("guarantor", [])]
         parties = [guarantor["party"]["reference"] for guarantor in guarantors if guarantees_on(guarantor, p.day)]

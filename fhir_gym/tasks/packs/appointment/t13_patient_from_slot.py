@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params, SceneParams, SceneTask, equal
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Params, SceneParams, SceneTask, equal
 from fhir_gym.tasks.authoring import WEEKDAYS, IdAllocator, Person, draw_lookalikes, entries, patient_resource
 from fhir_gym.tasks.grading import IdAnswer, parse_reference
 from fhir_gym.tasks.packs.appointment.bookings import Booking, booking_resource, new_slot
@@ -186,7 +186,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
         }
 
     @override
-    def gold(self, p: PatientFromSlotParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: PatientFromSlotParams) -> Gold:
         doctor = p.doctor
         query = {
             "schedule.actor:Practitioner.family:exact": doctor.family,

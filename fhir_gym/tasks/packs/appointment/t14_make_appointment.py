@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     WEEKDAYS,
     IdAllocator,
@@ -154,7 +154,7 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
         }
 
     @override
-    def gold(self, p: MakeAppointmentParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: MakeAppointmentParams) -> Gold:
         patient_id = yield from find_patient(p.patient)
         doctor_id = yield from find_practitioner(p.doctor)
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.slot.start, "status": "free"}

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -124,7 +124,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
         return {**p.patient.model_dump(include={"given", "family", "birth_date"}), "patient": p.patient.name}
 
     @override
-    def gold(self, p: BookingParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: BookingParams) -> Gold:
         patient_id = yield from find_patient(p.patient)
         appointment = yield from self.find(p, patient_id)
         yield put_status(appointment, "cancelled")

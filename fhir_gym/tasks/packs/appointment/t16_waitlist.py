@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, Params, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, Params, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -228,7 +228,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         return {**names, "ahead": _days_ahead(p.ahead), "days": _count_days(p.days)}
 
     @override
-    def gold(self, p: AddToWaitlistParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AddToWaitlistParams) -> Gold:
         doctor_id = yield from find_practitioner(p.doctor)
         appointment = yield Post(
             "/Appointment",
@@ -375,7 +375,7 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
         return {"patient": p.patient.name, "id": p.patient.id}
 
     @override
-    def gold(self, p: RemoveFromWaitlistParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: RemoveFromWaitlistParams) -> Gold:
         query = {"patient": p.patient.id, "status": "waitlist"}
         entry = next(entries((yield Get("/Appointment", query))))
         yield put_status(entry, "cancelled")

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, SceneParams, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, SceneParams, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -179,7 +179,7 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         return {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name}
 
     @override
-    def gold(self, p: BookFromWaitlistParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: BookFromWaitlistParams) -> Gold:
         doctor_id = yield from find_practitioner(p.doctor)
         query = {"patient": p.patient.id, "practitioner": doctor_id, "status": "waitlist"}
         entry = next(entries((yield Get("/Appointment", query))))

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse
+from fhir_gym.tasks import Check, FinishedEpisode, Gold
 from fhir_gym.tasks.authoring import (
     NAME,
     IdAllocator,
@@ -149,7 +149,7 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         return {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name, "hour": p.slot.start[11:13]}
 
     @override
-    def gold(self, p: MoveParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: MoveParams) -> Gold:
         doctor_id = yield from find_practitioner(p.doctor)
         with_doctor = {"patient": p.patient.id, "practitioner": doctor_id}
         query = {**with_doctor, "status": "booked", "date": f"gt{p.scene.now}"}

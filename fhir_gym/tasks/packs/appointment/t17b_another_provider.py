@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     WEEKDAYS,
@@ -191,7 +191,7 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         }
 
     @override
-    def gold(self, p: AnotherProviderParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AnotherProviderParams) -> Gold:
         when = p.booking.slot.start
         query = {"patient": p.patient.id, "date": when, "status": "proposed"}
         appointment = next(entries((yield Get("/Appointment", query))))

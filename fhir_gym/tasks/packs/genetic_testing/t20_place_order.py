@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import (
     NAME,
     Concept,
@@ -137,7 +137,7 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
         return {**order_prompt_values(p.person, p.test), "doctor": p.doctor.name, "status": p.status}
 
     @override
-    def gold(self, p: PlaceOrderParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: PlaceOrderParams) -> Gold:
         patient_id = yield from find_patient(p.person)
         doctor_id = yield from find_practitioner(p.doctor)
         body = {

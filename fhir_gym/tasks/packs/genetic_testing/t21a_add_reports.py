@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import IdAllocator, entries, find_patient
 from fhir_gym.tasks.packs.genetic_testing.order_task import ORDER_INSTRUCTIONS, AttachParams, AttachReports
 from fhir_gym.tasks.packs.genetic_testing.orders import GeneticOrder, attach_references, find_order
@@ -82,7 +82,7 @@ class AddReports(AttachReports[AttachParams]):
         return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=reports)
 
     @override
-    def gold(self, p: AttachParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AttachParams) -> Gold:
         patient_id = yield from find_patient(p.person)
         bundle = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
         reports = [f"DiagnosticReport/{entry['id']}" for entry in entries(bundle)]

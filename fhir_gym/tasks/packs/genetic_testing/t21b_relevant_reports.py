@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import IdAllocator, Person, entries, find_patient
 from fhir_gym.tasks.packs.genetic_testing.order_task import ORDER_INSTRUCTIONS, AttachParams, AttachReports
 from fhir_gym.tasks.packs.genetic_testing.orders import GeneticOrder, attach_references, find_order
@@ -105,7 +105,7 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         return RelevantReportsParams(scene=scene, person=person, order=chosen, wanted=relevant, missed=missed)
 
     @override
-    def gold(self, p: RelevantReportsParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: RelevantReportsParams) -> Gold:
         patient_id = yield from find_patient(p.person)
         query = {"subject": f"Patient/{patient_id}", "category": GENETICS.token, "status": "final"}
         bundle = yield Get("/DiagnosticReport", query)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, find_patient, new_resource
 from fhir_gym.tasks.packs.genetic_testing.family import (
     HISTORY_INSTRUCTIONS,
@@ -125,7 +125,7 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         return {**super().prompt_values(p, world), **history_prompt_values(p.history)}
 
     @override
-    def gold(self, p: AddFamilyHistoryParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AddFamilyHistoryParams) -> Gold:
         patient_id = yield from find_patient(p.person)
         history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
         order = yield from find_order(patient_id, p.order.test)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse, equal
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, equal
 from fhir_gym.tasks.authoring import IdAllocator, PersonCandidate, find_patient, new_resource, person_candidates
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.genetic_testing.family import (
@@ -113,7 +113,7 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
         return {**patient_prompt_values(p.person), **history_prompt_values(p.history)}
 
     @override
-    def gold(self, p: AddFamilyMemberParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AddFamilyMemberParams) -> Gold:
         patient_id = yield from find_patient(p.person)
         history = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
         yield Finish([history["id"]])

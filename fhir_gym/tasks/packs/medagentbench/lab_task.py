@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, SceneTask
 from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
     NO_RESULT,
@@ -263,7 +263,7 @@ class LatestResultTask(LabTask):
     branches = (NOTHING,) + ("some",) * 5
 
     @override
-    def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LabParams) -> Gold:
         results = yield from self.read_results(p)
         yield Finish([results[0].value if results else NO_RESULT])
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneParams, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import (
     Person,
     PersonCandidate,
@@ -118,7 +118,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
         return p.person.model_dump(include={"given", "family", "birth_date"})
 
     @override
-    def gold(self, p: FindPatientParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: FindPatientParams) -> Gold:
         given, family = p.person.given, p.person.family
         bundle = yield Get("/Patient", {"family": family, "given": given, "birthdate": p.person.birth_date})
         numbers = [entry["identifier"][0]["value"] for entry in entries(bundle) if has_name(entry, given, family)]

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, SceneParams, SceneTask
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import Person, PersonCandidate, entries
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
     READ_ONLY,
@@ -120,7 +120,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
         return {"mrn": p.mrn, "name": p.name}
 
     @override
-    def gold(self, p: AgeParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: AgeParams) -> Gold:
         bundle = yield Get("/Patient", {"identifier": p.mrn})
         patient = next(entries(bundle))
         yield Finish([age_on(date.fromisoformat(p.today), date.fromisoformat(patient["birthDate"]))])

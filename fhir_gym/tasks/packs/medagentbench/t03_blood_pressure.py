@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Params
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
@@ -163,7 +163,7 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
         return {"name": p.person.name, "birth_date": p.person.birth_date, "value": value} if p.person else {}
 
     @override
-    def gold(self, p: BloodPressureParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: BloodPressureParams) -> Gold:
         mrn = yield from self.find(p)
         yield Post("/Observation", _body(mrn, "vital-signs", p.now, f"{p.systolic}/{p.diastolic} mmHg"))
         yield Finish()

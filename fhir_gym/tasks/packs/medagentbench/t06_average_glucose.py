@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Finish
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT
 from fhir_gym.tasks.packs.medagentbench.lab_task import (
     DAY_MINUTES,
@@ -84,7 +84,7 @@ class AverageGlucose(LatestResultTask):
         return f"Patient/{chart.person.id}" if finding.deciding else ""
 
     @override
-    def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LabParams) -> Gold:
         values = [result.value for result in (yield from self.read_results(p))]
         yield Finish([round(sum(values) / len(values), 1) if values else NO_RESULT])
 

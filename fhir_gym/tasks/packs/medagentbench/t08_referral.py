@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, FinishedEpisode, Gold, LatestResponse, Params
+from fhir_gym.tasks import Check, FinishedEpisode, Gold, Params
 from fhir_gym.tasks.authoring import SNOMED, IdAllocator, Person, PersonCandidate, created_check, instant, new_resource
 from fhir_gym.tasks.grading import ADD_NOTHING
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
@@ -170,7 +170,7 @@ class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
         return {"name": p.person.name, "birth_date": p.person.birth_date, "comment": p.comment} if p.person else {}
 
     @override
-    def gold(self, p: ReferralParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ReferralParams) -> Gold:
         mrn = yield from self.find(p)
         yield Post("/ServiceRequest", service_order(mrn, p.now, SNOMED, _ORTHOPAEDICS, note=[{"text": p.comment}]))
         yield Finish()

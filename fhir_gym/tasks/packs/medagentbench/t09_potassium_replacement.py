@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold
 from fhir_gym.tasks.authoring import SNOMED, at, created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, same_minute
@@ -144,7 +144,7 @@ class PotassiumReplacement(LabTask):
         return ChartPlan([(ago, draw_level(filler, _BRANCHES[branch]))], newest=ago, stale=ago)
 
     @override
-    def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LabParams) -> Gold:
         results = yield from self.read_results(p)
         level = results[0].value if results else None
         amount = milliequivalents(level)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold, LatestResponse
+from fhir_gym.tasks import Check, ExpectedChange, FinishedEpisode, Gold
 from fhir_gym.tasks.authoring import created_check, instant, new_resource, parse_instant
 from fhir_gym.tasks.grading import ADD_NOTHING, same_moment
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, ItemsAnswer
@@ -105,7 +105,7 @@ class HemoglobinA1c(LabTask):
         return ChartPlan([(ago, filler.level())], newest=ago, stale=ago)
 
     @override
-    def gold(self, p: LabParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LabParams) -> Gold:
         results = yield from self.read_results(p)
         if not results or results[0].taken < year_before(p.now):
             yield Post("/ServiceRequest", service_order(p.mrn, p.now, LOINC, A1C_LOINC))

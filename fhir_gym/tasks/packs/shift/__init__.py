@@ -1,7 +1,8 @@
 """FHIRAgent/Shift-v0: long work at the desk of a clinic, with many requests in one episode.
 
-Each sub-package ``q1_name`` contains the kind of request with the key Q1 and lists its tasks in ``TASKS``: `kind` says
-what the requests are, `scene` draws the records, `rules` decides, and `judge` grades. `live` mixes all kinds.
+Each module or sub-package ``q1_name`` contains the kind of request with the key Q1 and lists its tasks in ``TASKS``.
+`kind` says what the requests are, how they are decided, chosen, solved and judged, and `scene` draws the records. Where
+this is long, `rules` decides and judges. `live` mixes all kinds.
 """
 
 from fhir_gym.tasks import Pack

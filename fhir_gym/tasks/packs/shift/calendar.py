@@ -58,7 +58,6 @@ class Calendar:
     """The slots and appointments of a place at one moment.
 
     Attributes:
-        scene: The place.
         status: Status of each slot by its id.
         visits: The appointments by their ids.
     """
@@ -72,6 +71,11 @@ class Calendar:
         """Return the calendar at the start of the episode."""
         visits = {visit.id: Booked(visit.patient, (visit.slot,), visit.status) for visit in scene.visits}
         return cls(scene, {slot.id: slot.status for slot in scene.slots}, visits)
+
+    def book(self, patient: str, slot: ClinicSlot | None) -> None:
+        """Add a new appointment of a patient in a slot."""
+        assert slot is not None
+        self.visits[f"new in {slot.id}"] = Booked(patient, (slot,), "booked")
 
     def occupied(self) -> frozenset[str]:
         """Return the ids of the slots of appointments that take place."""
@@ -220,18 +224,11 @@ def _any_starts(scene: ClinicScene, until: date) -> Iterator[str]:
 
 
 def _is_free(state: Resource | None) -> bool:
-    """Whether a record is a free slot."""
     return state is not None and state.get("resourceType") == "Slot" and state.get("status") == "free"
 
 
 class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
-    """Judges requests against the calendars that the agent met.
-
-    Args:
-        scene: The place.
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests against the calendars that the agent met."""
 
     def __init__(self, requests: Sequence[R], scene: C, log: EpisodeLog, answers: Sequence[str]) -> None:
         super().__init__(requests, scene, log, answers)
@@ -245,7 +242,6 @@ class CalendarJudge(RequestJudge[C, R], Generic[C, R]):
 
     @cached_property
     def _writes(self) -> list[Write]:
-        """The writes on slots and appointments."""
         return [write for write in self.log.writes if write.resource_type in ("Appointment", "Slot")]
 
     @cached_property

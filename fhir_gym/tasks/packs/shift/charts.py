@@ -7,19 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, instant, patient_resource, reference
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM, VALID
 from fhir_gym.types import Resource
 
 WEIGHT = Concept(system=LOINC, code="29463-7", display="Body weight")
 CREATININE = Concept(system=LOINC, code="2160-0", display="Creatinine [Mass/volume] in Serum or Plasma")
 CREATININE_MOLAR = Concept(system=LOINC, code="14682-9", display="Creatinine [Moles/volume] in Serum or Plasma")
 PREGNANT = Concept(system=SNOMED, code="77386006", display="Pregnancy")
-VALID = ("final", "amended", "corrected")
-"""Statuses of results that count."""
 UNITS = {"kg": "kg", "[lb_av]": "lb", "mg/dL": "mg/dL", "umol/L": "umol/L"}
 """The unit in words of each UCUM code."""
 DECOYS = ("allergies", "diagnoses", "results")
@@ -49,7 +51,6 @@ _USUAL: Mapping[str, tuple[float, str]] = {
     CREATININE_MOLAR.code: (round(UMOL_PER_MG), "umol/L"),
 }
 """Value and unit of a result, by code, if no other patient has a result with this code."""
-_UCUM = "http://unitsofmeasure.org"
 _INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"
 _VERIFICATION = "http://terminology.hl7.org/CodeSystem/{}"
@@ -61,7 +62,6 @@ class Allergy(Params):
     """An allergy or intolerance to a drug.
 
     Attributes:
-        id: Id of the AllergyIntolerance.
         patient: Id of the patient.
         drug: Name of the drug.
         type: ``allergy`` or ``intolerance``.
@@ -88,9 +88,7 @@ class Diagnosis(Params):
     """A diagnosis.
 
     Attributes:
-        id: Id of the Condition.
         patient: Id of the patient.
-        concept: The diagnosis.
         clinical: Clinical status; empty if the record is an error.
         verification: Verification status.
         recorded: When the record was made (instant).
@@ -113,11 +111,8 @@ class Result(Params):
     """A measured value.
 
     Attributes:
-        id: Id of the Observation.
         patient: Id of the patient.
-        concept: What was measured.
         unit: UCUM code of the unit.
-        status: Status of the Observation.
         taken: When the value was measured (instant).
     """
 
@@ -139,7 +134,6 @@ class EarlierOrder(Params):
     """An order.
 
     Attributes:
-        id: Id of the MedicationRequest or ServiceRequest.
         patient: Id of the patient.
         item: Name of the drug or test.
         written: When the order was written (instant).
@@ -159,11 +153,10 @@ class EarlierOrder(Params):
         return self.model_copy(update={"status": "active", "intent": "order", "written": now})
 
 
-class OrdersScene(Params):
+class OrdersScene(ShiftScene):
     """The records of a group of patients.
 
     Attributes:
-        now: Current time (instant).
         formulary: The drugs and tests that can be ordered.
         people: The patients. Some of them share name and date of birth with another patient.
         allergies: Their allergies and intolerances.
@@ -187,15 +180,20 @@ class OrdersScene(Params):
             changed.append(record.model_copy(update=elements))
         return self.model_copy(update={records: tuple(changed)})
 
+    @override
+    def resources(self) -> list[Resource]:
+        items = {item.name: item for item in self.formulary.items}
+        return [
+            *map(patient_resource, self.people),
+            *(_allergy_resource(allergy, items[allergy.drug]) for allergy in self.allergies),
+            *map(condition_resource, self.diagnoses),
+            *map(result_resource, self.results),
+            *(_earlier(order, items[order.item]) for order in self.orders),
+        ]
+
 
 class ChartSceneSampler:
-    """Draws the records of patients; the records of all patients come from the same random process.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        formulary: The drugs and tests that can be ordered.
-    """
+    """Draws the records of patients; the records of all patients come from the same random process."""
 
     def __init__(self, rng: random.Random, world: World, ids: IdAllocator, formulary: Formulary) -> None:
         self._rng, self._ids, self._now, self._formulary = rng, ids, world.now, formulary
@@ -306,18 +304,6 @@ def _creatinine(rng: random.Random, amount: float) -> tuple[Concept, float, str]
     return CREATININE_MOLAR, float(round(amount * UMOL_PER_MG)), "umol/L"
 
 
-def chart_resources(scene: OrdersScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    items = {item.name: item for item in scene.formulary.items}
-    return [
-        *map(patient_resource, scene.people),
-        *(_allergy_resource(allergy, items[allergy.drug]) for allergy in scene.allergies),
-        *map(condition_resource, scene.diagnoses),
-        *map(result_resource, scene.results),
-        *(_earlier(order, items[order.item]) for order in scene.orders),
-    ]
-
-
 def _status(system: str, code: str) -> Resource:
     return {"coding": [{"system": system, "code": code}]}
 
@@ -360,9 +346,7 @@ class MissingResult:
     """A valid result that a patient lacks.
 
     Attributes:
-        id: Id of the Observation that does not exist.
         patient: Id of the patient.
-        concept: What is measured.
         first: The first day on which the result counts.
     """
 
@@ -412,7 +396,7 @@ def result_resource(result: Result) -> Resource:
         "code": result.concept.concept,
         "subject": reference("Patient", result.patient),
         "effectiveDateTime": result.taken,
-        "valueQuantity": {"value": value, "unit": UNITS[result.unit], "system": _UCUM, "code": result.unit},
+        "valueQuantity": {"value": value, "unit": UNITS[result.unit], "system": UCUM, "code": result.unit},
     }
 
 

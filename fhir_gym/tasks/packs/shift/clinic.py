@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 
+from typing_extensions import override
+
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
@@ -25,6 +27,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
@@ -56,8 +59,6 @@ class Practitioner(Params):
     """A practitioner with one schedule.
 
     Attributes:
-        person: Name, sex and address.
-        schedule: Id of the schedule.
         service: The specialty of the schedule.
         languages: Codes of the languages, besides English, that the practitioner speaks.
     """
@@ -72,7 +73,6 @@ class ClinicSlot(Params):
     """One slot.
 
     Attributes:
-        schedule: Id of the schedule.
         start: Start (instant).
         minutes: Length in minutes.
     """
@@ -93,9 +93,7 @@ class Visit(Params):
     """One appointment in a slot.
 
     Attributes:
-        id: Id of the appointment.
         patient: Id of the patient.
-        status: Status of the appointment.
     """
 
     id: str
@@ -104,17 +102,13 @@ class Visit(Params):
     status: str
 
 
-class ClinicScene(Params):
+class ClinicScene(ShiftScene):
     """The records of a place.
 
     Attributes:
-        now: Current time (instant).
         place: Id of the Location.
-        name: Name of the place.
-        practitioners: The practitioners who work at the place.
         people: The patients. Some of them share name and date of birth with another patient.
         slots: All slots, in no particular order.
-        visits: All appointments.
     """
 
     now: str
@@ -151,6 +145,24 @@ class ClinicScene(Params):
         """Return the practitioners by the ids of their schedules."""
         return {practitioner.schedule: practitioner for practitioner in self.practitioners}
 
+    def schedules_for(self, service: str) -> frozenset[str]:
+        """Return the ids of the schedules for the service with a display."""
+        return frozenset(
+            practitioner.schedule for practitioner in self.practitioners if practitioner.service.display == service
+        )
+
+    @override
+    def resources(self) -> list[Resource]:
+        doctors = self.by_schedule()
+        resources: list[Resource] = [location_resource(self.place, self.name), *map(patient_resource, self.people)]
+        for practitioner in self.practitioners:
+            resources += [_practitioner(practitioner), schedule_resource(practitioner, self.place, self.now)]
+        resources += [slot_resource(slot) for slot in self.slots]
+        resources += [
+            appointment_resource(visit, doctors[visit.slot.schedule].person.id, self.place) for visit in self.visits
+        ]
+        return resources
+
 
 def draw_clinic(
     rng: random.Random,
@@ -164,19 +176,7 @@ def draw_clinic(
     days: int,
     per_day: int,
 ) -> ClinicScene:
-    """Draw a place whose practitioners, patients and slots all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        practitioners: Number of practitioners.
-        services: Number of services that they offer.
-        days: Number of coming working days with slots.
-        per_day: Number of slots of each practitioner on a working day.
-    """
+    """Draw a place whose practitioners, patients and slots all come from the same random process."""
     offered = rng.sample(SERVICES, services)
     staff: list[Practitioner] = []
     for number in range(practitioners):
@@ -284,19 +284,6 @@ def overlap(slot: ClinicSlot, other: ClinicSlot) -> bool:
     return slot.start < other.end and other.start < slot.end
 
 
-def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
-    """Build the resources of a place."""
-    doctors = scene.by_schedule()
-    resources: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
-    for practitioner in scene.practitioners:
-        resources += [_practitioner(practitioner), schedule_resource(practitioner, scene.place, world)]
-    resources += [slot_resource(slot) for slot in scene.slots]
-    resources += [
-        appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.place) for visit in scene.visits
-    ]
-    return resources
-
-
 def _practitioner(practitioner: Practitioner) -> Resource:
     names = {"en": "English"} | {code: LANGUAGES[code] for code in practitioner.languages}
     spoken = [
@@ -310,9 +297,10 @@ def location_resource(id: str, name: str) -> Resource:
     return {"resourceType": "Location", "id": id, "status": "active", "name": name}
 
 
-def schedule_resource(practitioner: Practitioner, place: str, world: World) -> Resource:
+def schedule_resource(practitioner: Practitioner, place: str, now: str) -> Resource:
     """Build the Schedule of a practitioner at a place."""
-    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
+    days = {"start": -182, "end": 365}
+    horizon = {name: instant(parse_instant(now) + timedelta(days=ahead)) for name, ahead in days.items()}
     return {
         "resourceType": "Schedule",
         "id": practitioner.schedule,

@@ -91,11 +91,7 @@ class Item(Params):
 
 
 class Formulary(Params):
-    """All drugs and tests that can be ordered.
-
-    Attributes:
-        items: The drugs and tests.
-    """
+    """All drugs and tests that can be ordered."""
 
     items: tuple[Item, ...]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from math import ceil
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from typing_extensions import override
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
@@ -24,10 +27,33 @@ _DECLINED = 0.3
 _BY_NAME = 0.2
 """Probability that the search for the patient alone settles a declined request."""
 
-S = TypeVar("S", bound=Params)
+
+class ShiftScene(Params):
+    """The records that all requests of one shift share."""
+
+    @abstractmethod
+    def resources(self) -> list[Resource]:
+        """Return the records as resources."""
+
+
+S = TypeVar("S", bound=ShiftScene)
 
 Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a solution knows besides the request.
+
+    Attributes:
+        rule_values: The values in the rules; see `RequestKind.rule_values`.
+        looked_up: What earlier solutions of the kind have learnt; a solution may add to it.
+    """
+
+    rule_values: Mapping[str, str]
+    now: datetime
+    looked_up: dict[str, Any] = field(default_factory=dict)
 
 
 class RequestContent(Params):
@@ -43,9 +69,7 @@ class StatusUpdate(Params):
 
     Attributes:
         records: Name of the field of the scene that contains the record.
-        id: Id of the record.
         element: Name of the field of the record that changes.
-        status: Its new value.
     """
 
     records: str
@@ -66,7 +90,6 @@ class Request(Params):
     """One request of a shift. Subclasses declare the type of `ask`, and add what only the checks know.
 
     Attributes:
-        ask: What the request says.
         outcome: The right outcome if the agent handles the requests in order and makes no mistake.
         target: The record that the request is about (``Patient/S1234567``), or an empty text. Only analyses use it.
         qualifying: The records that were equally likely to become the target. Only analyses use them.
@@ -108,23 +131,6 @@ class Judgement:
         """Whether this judgement is better for the agent than another one."""
         return (self.right, not self.harmed, self.points) > (other.right, not other.harmed, other.points)
 
-    @classmethod
-    def declined(
-        cls, request: Request, answer: str, right: bool, claimed: frozenset[str], *, harmed: bool = False
-    ) -> Judgement:
-        """Return the judgement of a request for which the agent left no change, or only a harmful one.
-
-        Args:
-            request: The request.
-            answer: The outcome that the agent reported.
-            right: Whether the outcome is right, and the agent looked it up.
-            claimed: See `Judgement`.
-            harmed: See `Judgement`.
-        """
-        only_guessed = not right and answer == request.outcome
-        expected = f"{answer}, after looking it up" if only_guessed else answer if right else request.outcome
-        return cls(right and not harmed, harmed, expected, answer, claimed)
-
 
 @dataclass(frozen=True, slots=True)
 class ShiftSize:
@@ -132,7 +138,6 @@ class ShiftSize:
 
     Attributes:
         level: The level, 1 to 4.
-        requests: Number of requests.
         amended_at: Moments during a live shift; at each of them, an amendment of a policy comes into force.
     """
 
@@ -154,12 +159,7 @@ R = TypeVar("R", bound=Request)
 
 
 class RequestJudge(ABC, Generic[S, R]):
-    """Judges the requests of a kind against the states of the server that the agent met.
-
-    Args:
-        log: What the agent wrote and looked up.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges the requests of a kind against the states of the server that the agent met."""
 
     def __init__(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> None:
         self.requests, self.scene, self.log, self.answers = requests, scene, log, answers
@@ -167,10 +167,10 @@ class RequestJudge(ABC, Generic[S, R]):
 
     def judge(self) -> list[Judgement]:
         """Judge all requests."""
-        return [self.judge_one(number) for number in range(len(self.requests))]
+        return [self.judge_request(number) for number in range(len(self.requests))]
 
     @abstractmethod
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         """Judge the request with a number."""
 
     def first_write(self, records: Collection[str]) -> int | None:
@@ -178,36 +178,58 @@ class RequestJudge(ABC, Generic[S, R]):
         return min((write.number for write in self.log.writes_of_agent if write.record in records), default=None)
 
     def declined(self, number: int, right: bool, claimed: frozenset[str], *, harmed: bool = False) -> Judgement:
-        """Return the judgement of a request for which the agent left no change, or only a harmful one.
-
-        Args:
-            number: The number of the request.
-            right: Whether the outcome is right, and the agent looked it up.
-            claimed: See `Judgement`.
-            harmed: See `Judgement`.
-        """
-        return Judgement.declined(self.requests[number], self.answers[number], right, claimed, harmed=harmed)
+        """Return the judgement of a request for which the agent left no change, or only a harmful one."""
+        answer, outcome = self.answers[number], self.requests[number].outcome
+        only_guessed = not right and answer == outcome
+        expected = f"{answer}, after looking it up" if only_guessed else answer if right else outcome
+        return Judgement(right and not harmed, harmed, expected, answer, claimed)
 
     def done(self, number: int, problems: Sequence[Json], claimed: frozenset[str], expected: Json = None) -> Judgement:
-        """Return the judgement of a request for which the agent left changes.
-
-        Args:
-            number: The number of the request.
-            problems: What is wrong with the changes.
-            claimed: See `Judgement`.
-            expected: What would have been right, if it is more than the outcome of the request.
-        """
+        """Return the judgement of a request for which the agent left changes."""
         answer = self.answers[number]
         actual: Json = [*problems, answer] if problems or answer != DONE else answer
         right = not problems and answer == DONE
         return Judgement(right, bool(problems), expected or self.requests[number].outcome, actual, claimed)
 
 
-class AddRequest(Protocol):
-    """Adds a request with an outcome, which may have to depend on an earlier one; returns whether there is one."""
+class WriteJudge(RequestJudge[S, R], Generic[S, R]):
+    """Judges requests that each ask for one change."""
 
-    def __call__(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request with an outcome."""
+    @cached_property
+    @abstractmethod
+    def claimed(self) -> list[frozenset[str]]:
+        """For each request, the records that belong to it."""
+
+    @abstractmethod
+    def is_rightly_declined(self, number: int) -> bool:
+        """Whether a request for which the agent left no change was rightly declined, after the agent had looked."""
+
+    @abstractmethod
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        """Return what is wrong with the changed records of a request, and what would have been right; see `done`."""
+
+    @override
+    def judge_request(self, number: int) -> Judgement:
+        claimed = self.claimed[number]
+        left = sorted(claimed & self.log.changed)
+        if not left:
+            return self.declined(number, self.is_rightly_declined(number), claimed)
+        problems, expected = self.problems(number, left)
+        return self.done(number, problems, claimed, expected)
+
+
+class RequestSampler(ABC, Generic[S, R]):
+    """Chooses requests one after the other. Each is drawn at random from all requests that qualify."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: S, outcomes: Sequence[str]) -> None:
+        self.rng, self.now, self.scene, self.outcomes = rng, now, scene, outcomes
+        self.chosen: list[R] = []
+        self.is_chained = True
+        """Whether no further request has to depend on an earlier one."""
+
+    @abstractmethod
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
 
 
 def is_mixed(outcomes: Sequence[str]) -> bool:
@@ -218,7 +240,7 @@ def is_mixed(outcomes: Sequence[str]) -> bool:
 class RequestKind(ABC, Generic[S, R]):
     """A kind of request: how it is drawn, worded, solved and judged.
 
-    `S` is the type of the scene: the records that all requests of one shift share. `R` is the type of the requests.
+    `S` is the type of the scene, `R` is the type of the requests.
 
     Attributes:
         key: Short key (``Q1``).
@@ -237,6 +259,7 @@ class RequestKind(ABC, Generic[S, R]):
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
         status_updates: What colleagues update during a live shift, in records with the field `patient`.
+        sampler_type: The class that chooses the requests.
         judge_type: The class that judges the requests.
     """
 
@@ -254,13 +277,13 @@ class RequestKind(ABC, Generic[S, R]):
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     status_updates: ClassVar[StatusUpdates] = {}
+    sampler_type: ClassVar[type[RequestSampler[Any, Any]]]
     judge_type: ClassVar[type[RequestJudge[Any, Any]]]
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World, ids: IdAllocator, size: ShiftSize) -> S:
         """Draw the records. They must not depend on what the requests will ask."""
 
-    @abstractmethod
     def choose(
         self, rng: random.Random, world: World, scene: S, outcomes: Sequence[str], dependent: int | None = None
     ) -> tuple[R, ...] | None:
@@ -276,10 +299,8 @@ class RequestKind(ABC, Generic[S, R]):
             outcomes: The outcomes.
             dependent: The place of a request whose result must depend on an earlier one; None for no such request.
         """
-
-    @abstractmethod
-    def resources(self, scene: S, world: World) -> list[Resource]:
-        """Return the resources of a scene."""
+        sampler = self.sampler_type(rng, world.now, scene, outcomes)
+        return tuple(sampler.chosen) if self.add_requests(sampler, outcomes, dependent) else None
 
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
         """Draw the outcomes of requests.
@@ -312,14 +333,16 @@ class RequestKind(ABC, Generic[S, R]):
             if places:
                 return outcomes, rng.choice(places)
 
-    def add_requests(self, add: AddRequest, outcomes: Sequence[str], dependent: int | None) -> bool:
+    def add_requests(self, sampler: RequestSampler[Any, Any], outcomes: Sequence[str], dependent: int | None) -> bool:
         """Add requests with these outcomes; return whether all were found.
 
         If there is no dependent request for its place, a later one has to depend on an earlier one.
         """
+        sampler.is_chained = dependent is None
         for place, outcome in enumerate(outcomes):
             if place == dependent:
-                if add(outcome, depends=True):
+                if sampler.add(outcome, depends=True):
+                    sampler.is_chained = True
                     continue
                 later = range(place + 1, len(outcomes))
                 dependent = next(
@@ -327,7 +350,7 @@ class RequestKind(ABC, Generic[S, R]):
                 )
                 if dependent is None:
                     return False
-            if not add(outcome, depends=False):
+            if not sampler.add(outcome, depends=False):
                 return False
         return True
 
@@ -345,15 +368,8 @@ class RequestKind(ABC, Generic[S, R]):
         return self.wordings[wording].format(ask=ask)
 
     @abstractmethod
-    def solve(self, ask: Any, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]) -> Solution:
-        """Solve a request like an agent that knows only the prompt.
-
-        Args:
-            ask: What the request says.
-            rule_values: The values in the rules; see `rule_values`.
-            now: Current time.
-            looked_up: What earlier solutions of this kind have learnt; the solution may add to it.
-        """
+    def solve(self, ask: Any, knowledge: Knowledge) -> Solution:
+        """Solve a request like an agent that knows only the prompt."""
 
     def counterfactuals(self, request: R, scene: S) -> list[Resource]:
         """Return records that would exist if a declined request could be done.
@@ -378,13 +394,12 @@ class RequestKind(ABC, Generic[S, R]):
         raise NotImplementedError(f"kind {self.key} has no status updates")
 
     def draw_status_update(
-        self, rng: random.Random, world: World, request: R, others: Sequence[R], scene: S
+        self, rng: random.Random, request: R, others: Sequence[R], scene: S
     ) -> tuple[StatusUpdate, str, Resource] | None:
         """Draw an update of one record that changes what is right for a request, and for no other request.
 
         Args:
             rng: Random generator.
-            world: The world.
             request: The request.
             others: The other requests about the same patient.
             scene: The scene.
@@ -413,7 +428,7 @@ class RequestKind(ABC, Generic[S, R]):
             if before is None or after is None or after == before:
                 continue
             if usual == [self.right_end(other, updated) for other in others]:
-                record = next(resource for resource in self.resources(updated, world) if resource["id"] == update.id)
+                record = next(resource for resource in updated.resources() if resource["id"] == update.id)
                 return update, after[0], record
         return None
 

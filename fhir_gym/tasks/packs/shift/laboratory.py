@@ -9,19 +9,22 @@ from datetime import timedelta
 from decimal import Decimal
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, at, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.formulary import LOINC
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
-LOINC = "http://loinc.org"
 VALID = ("final", "amended", "corrected")
 """Statuses of results that count."""
 PERIOD = 300
 """Number of days before the present from which there are results."""
 
-_UCUM = "http://unitsofmeasure.org"
+UCUM = "http://unitsofmeasure.org"
 _LABORATORY = {
     "system": "http://terminology.hl7.org/CodeSystem/observation-category",
     "code": "laboratory",
@@ -37,9 +40,6 @@ class Analyte:
     """A LOINC code with a unit.
 
     Attributes:
-        code: The LOINC code.
-        display: The LOINC name.
-        unit: The UCUM unit.
         digits: Number of decimal places of results.
         scale: Usual size of a value, relative to the test in its main unit.
     """
@@ -150,10 +150,7 @@ class LabResult(Params):
     """One result.
 
     Attributes:
-        id: Id of the Observation.
         patient: Id of the patient.
-        code: LOINC code.
-        status: Status of the Observation.
         taken: When the specimen was taken (instant).
         issued: When the result was issued (instant).
         value: The value as a decimal number.
@@ -168,7 +165,7 @@ class LabResult(Params):
     value: str
 
 
-class LabScene(Params):
+class LabScene(ShiftScene):
     """Patients with laboratory results.
 
     Attributes:
@@ -183,6 +180,10 @@ class LabScene(Params):
     results: tuple[LabResult, ...]
     values: tuple[int, int] = (3, 15)
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(patient_resource, self.people), *map(result_resource, self.results)]
+
 
 def draw_laboratory(
     rng: random.Random,
@@ -195,18 +196,7 @@ def draw_laboratory(
     counts: Sequence[int],
     values: tuple[int, int] = (3, 15),
 ) -> LabScene:
-    """Draw patients whose results all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        tests: Number of tests.
-        counts: Numbers of specimens that a patient may have for a test.
-        values: Minimum and maximum number of results on which an answer rests.
-    """
+    """Draw patients whose results all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(rng.sample(sorted(TESTS), tests))
     return LabScene(
@@ -271,11 +261,6 @@ def reported_value(test: LabTest, analyte: Analyte, value: float) -> str:
     return f"{reported:.{analyte.digits}f}"
 
 
-def laboratory_resources(scene: LabScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(patient_resource, scene.people), *map(result_resource, scene.results)]
-
-
 def result_resource(result: LabResult) -> Resource:
     """Build the Observation of a result."""
     return observation_of(result, _ANALYTES[result.code])
@@ -298,7 +283,7 @@ def observation_of(result: LabResult, analyte: Analyte) -> Resource:
         "valueQuantity": {
             "value": float(result.value) if analyte.digits else int(result.value),
             "unit": analyte.unit,
-            "system": _UCUM,
+            "system": UCUM,
             "code": analyte.unit,
         },
     }

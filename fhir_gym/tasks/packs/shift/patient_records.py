@@ -41,7 +41,6 @@ class Entry:
     """A record that counts if it breaks no rule.
 
     Attributes:
-        record: Reference to the record.
         broken: The rules that the record breaks.
         codes: Codes of a condition.
         moment: When a result was taken or a consent was given (instant).

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import (
@@ -20,8 +24,17 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import Request, RequestKind, is_mixed
-from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.kind import (
+    Knowledge,
+    Request,
+    RequestKind,
+    RequestSampler,
+    S,
+    Solution,
+    WriteJudge,
+    is_mixed,
+)
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.types import Resource
 
@@ -47,45 +60,71 @@ _SEQUENCES = 8
 """Number of sequences of outcomes that are tried for the patients of a scene."""
 
 
-class PatientSampler(Protocol):
-    """Chooses requests about given patients."""
+class PatientKind(RequestKind[S, Q]):
+    """A kind whose requests name a patient. Its scenes have the attribute `people`, its asks `patient`."""
 
-    @property
-    def requests(self) -> Sequence[Any]:
-        """The requests so far."""
+    @override
+    def solve(self, ask: Any, knowledge: Knowledge) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        return (yield from self.solve_for(patients[0], ask, knowledge))
 
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request, with another outcome if this outcome is impossible for its patient. See `AddRequest`."""
+    @abstractmethod
+    def solve_for(self, patient: Resource, ask: Any, knowledge: Knowledge) -> Solution:
+        """Solve a request about a patient like an agent that knows only the prompt."""
+
+    @override
+    def counterfactuals(self, request: Q, scene: Any) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        return [*self.missing_records(request, scene)] if len(request.patients) == 1 else []
+
+    def missing_records(self, request: Q, scene: Any) -> Iterable[Resource]:
+        """Return records that would exist if a declined request about a patient could be done."""
+        return ()
 
 
-def choose_by_patient(
-    kind: RequestKind[Any, Any],
-    rng: random.Random,
-    scene: Any,
-    outcomes: Sequence[str],
-    dependent: int | None,
-    sampler: Callable[[Sequence[Named], Sequence[str]], PatientSampler],
-) -> tuple[Any, ...] | None:
-    """Choose requests about patients who are drawn first, so that every patient is equally likely in every request.
-
-    No patient can have every outcome, so the patients stay while the outcomes are drawn again.
+class PatientsFirstSampler(RequestSampler[S, Q]):
+    """Chooses requests about patients who are drawn first, so that every patient is equally likely in every request.
 
     Args:
-        kind: The kind of the requests.
-        rng: Random generator.
-        scene: The scene.
-        outcomes: The outcomes.
-        dependent: See `RequestKind.choose`.
-        sampler: Makes a sampler from the names of the patients, in random order, and the outcomes.
+        names: The names of the patients, in random order. For the other arguments, see `RequestSampler`.
     """
-    names = names_for(rng, scene.people, DONE)
-    for _ in range(_SEQUENCES):
-        sampled = sampler(names, outcomes)
-        is_complete = kind.add_requests(sampled.add, outcomes, dependent)
-        if is_complete and is_mixed([request.outcome for request in sampled.requests]):
-            return tuple(sampled.requests)
-        outcomes, dependent = kind.draw_chain(rng, len(outcomes))
-    return None
+
+    def __init__(
+        self, rng: random.Random, now: datetime, scene: S, outcomes: Sequence[str], names: Sequence[Named]
+    ) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self.names = names
+
+    @abstractmethod
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        """Add a request about one of the patients; return whether that succeeds.
+
+        It may have another outcome if this one is impossible for its patient and must not depend on an earlier request.
+        """
+
+
+class PatientsFirstKind(PatientKind[S, Q]):
+    """A kind of requests about patients who are drawn first."""
+
+    sampler_type: ClassVar[type[PatientsFirstSampler[Any, Any]]]
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: Any, outcomes: Sequence[str], dependent: int | None = None
+    ) -> tuple[Q, ...] | None:
+        # No patient can have every outcome, so the patients stay while the outcomes are drawn again.
+        names = names_for(rng, scene.people, DONE)
+        for _ in range(_SEQUENCES):
+            sampler = self.sampler_type(rng, world.now, scene, outcomes, names)
+            is_complete = self.add_requests(sampler, outcomes, dependent)
+            if is_complete and is_mixed([request.outcome for request in sampler.chosen]):
+                return tuple(sampler.chosen)
+            outcomes, dependent = self.draw_chain(rng, len(outcomes))
+        return None
 
 
 def draw_patients(
@@ -169,17 +208,24 @@ def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
 
 
 def patient_not_found(request: PatientRequest, people: Sequence[Person], log: EpisodeLog, answer: str) -> bool | None:
-    """Whether the agent rightly reported that there is no such patient, or more than one; None for one patient.
-
-    Args:
-        request: The request; its ask has the attribute `patient`.
-        people: The patients of the scene.
-        log: The agent's lookups.
-        answer: The reported outcome.
-    """
+    """Whether the agent rightly reported that there is no such patient, or more than one; None for one patient."""
     if not request.patients:
         absent = absent_patient(request.ask.patient, people)
         return answer == NO_SUCH_PATIENT and bool(log.lookups_of(absent))
     if len(request.patients) > 1:
         return answer == SEVERAL_PATIENTS and log.has_seen([f"Patient/{id}" for id in request.patients])
     return None
+
+
+class PatientJudge(WriteJudge[S, Q], Generic[S, Q]):
+    """Judges requests that each ask for one change for a patient. The scenes have the attribute `people`."""
+
+    @override
+    def is_rightly_declined(self, number: int) -> bool:
+        scene: Any = self.scene
+        not_found = patient_not_found(self.requests[number], scene.people, self.log, self.answers[number])
+        return self.is_rightly_declined_for_patient(number) if not_found is None else not_found
+
+    @abstractmethod
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        """Whether a request about a single patient was rightly declined, after the agent had looked."""

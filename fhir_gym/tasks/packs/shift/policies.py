@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from typing import NamedTuple
 from fhir_gym.actions import Action
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
+from fhir_gym.tasks.packs.shift.kind import Knowledge
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.policy_texts import FILLERS, Subject
 from fhir_gym.types import Json, Resource
@@ -42,11 +43,9 @@ class PolicyDocument(Params):
     """A version of a policy, or an amendment.
 
     Attributes:
-        id: Id of the DocumentReference.
         number: Number of the document (``POL-0417/3``).
         subject: Code of the subject.
         department: The department; None for the whole hospital.
-        status: Status of the DocumentReference.
         doc_status: Status of the text.
         issued: When the document was issued (instant).
         in_force: The document is not in force before this moment (instant).
@@ -97,13 +96,7 @@ class Library(Params):
     documents: tuple[PolicyDocument, ...]
 
     def decisions(self, subject: str, department: str, now: datetime) -> Mapping[str, Decision]:
-        """Return the valid value of each point, and the id of the document that settles it.
-
-        Args:
-            subject: Code of the subject.
-            department: Code of the department.
-            now: The moment for which the values are valid.
-        """
+        """Return the valid value of each point, and the id of the document that settles it."""
         key = subject, department, instant(now)
         if key not in self._decided:
             self._decided[key] = self._decide(*key)
@@ -154,6 +147,15 @@ class Library(Params):
         ]
         replaced = {document.replaces for document in in_force}
         return [document for document in in_force if document.id not in replaced]
+
+    def documents_for(self, subject: str, department: str, now: datetime, points: Iterable[str]) -> list[str]:
+        """Return references to the valid documents that settle some points; see `decisions`."""
+        decisions = self.decisions(subject, department, now)
+        return [f"DocumentReference/{decisions[point].document}" for point in points]
+
+    def misreadings(self, now: datetime) -> dict[str, Library]:
+        """Return the library itself with an empty name, and as an agent with each of `MISREADINGS` reads it."""
+        return {"": self} | {mistake: self.misread(mistake, now) for mistake in MISREADINGS}
 
     def misread(self, mistake: str, now: datetime) -> Library:
         """Return a library that has, by the rules, the values that an agent with one of `MISREADINGS` finds."""
@@ -260,14 +262,18 @@ def validity_rules(subjects: Sequence[Subject]) -> str:
     )
 
 
-def policy_time(rule_values: Mapping[str, str], now: datetime) -> datetime:
-    """Return the moment at which policies must be in force.
+def policy_time(knowledge: Knowledge) -> datetime:
+    """Return the moment at which policies must be in force."""
+    values = knowledge.rule_values
+    return parse_instant(values[POLICY_TIME]) if POLICY_TIME in values else knowledge.now
 
-    Args:
-        rule_values: The values that a solution is given.
-        now: The present.
-    """
-    return parse_instant(rule_values[POLICY_TIME]) if POLICY_TIME in rule_values else now
+
+def library_about(subject: Subject, knowledge: Knowledge) -> Generator[Action, Json, Library]:
+    """Return the policies about a subject; look them up if no earlier solution has."""
+    if subject.code not in knowledge.looked_up:
+        knowledge.looked_up[subject.code] = yield from read_library((subject,))
+    library: Library = knowledge.looked_up[subject.code]
+    return library
 
 
 def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:

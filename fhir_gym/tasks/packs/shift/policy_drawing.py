@@ -102,14 +102,7 @@ class _Family:
 
 
 class _Drawer:
-    """Draws documents one after the other.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        now: The present.
-        soon: See `draw_library`.
-    """
+    """Draws documents one after the other."""
 
     def __init__(self, rng: random.Random, ids: IdAllocator, now: datetime, soon: Sequence[datetime]) -> None:
         self._rng, self._ids, self._now, self._soon = rng, ids, now, soon

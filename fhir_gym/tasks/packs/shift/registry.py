@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from itertools import product
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -21,6 +23,7 @@ from fhir_gym.tasks.authoring import (
     reference,
     similar_person,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.types import Json, Resource
 
@@ -69,7 +72,6 @@ class Registered(Params):
     """A patient on file.
 
     Attributes:
-        person: Name, sex and address.
         active: Whether the record is in use.
         former: Former family name; empty if there is none.
         maiden: Whether the former name is the maiden name.
@@ -94,13 +96,11 @@ class Organization(Params):
     name: str
 
 
-class RegistryScene(Params):
+class RegistryScene(ShiftScene):
     """The records of a place.
 
     Attributes:
-        today: The present day.
         place: Id of the Organization.
-        name: Name of the place.
         other: Id of another Organization that has contracts with the same insurers.
         other_name: Name of the other Organization.
         families: The names and dates of birth from which people are drawn.
@@ -119,6 +119,15 @@ class RegistryScene(Params):
     insurers: tuple[Organization, ...]
     contracts: tuple[Resource, ...]
     insurances: tuple[Resource, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(self)),
+            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *map(registered_resource, self.people),
+            *({**record} for record in (*self.contracts, *self.insurances)),
+        ]
 
 
 def draw_registry(
@@ -212,7 +221,6 @@ def card_number(rng: random.Random) -> str:
 
 
 def _register(rng: random.Random, person: Person, group: Family) -> Registered:
-    """Draw the rest of a patient's record."""
     others = [family for family in group.families if family != person.family]
     return Registered(
         person=person,
@@ -290,16 +298,6 @@ def period_between(day: date, other: date) -> tuple[str, str]:
     return first.isoformat(), max(last, first + _SHORTEST).isoformat()
 
 
-def registry_resources(scene: RegistryScene) -> list[Resource]:
-    """Build the resources of a place."""
-    return [
-        *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
-        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
-        *map(registered_resource, scene.people),
-        *({**record} for record in (*scene.contracts, *scene.insurances)),
-    ]
-
-
 def _places(scene: RegistryScene) -> Iterator[tuple[str, str]]:
     yield scene.place, scene.name
     yield scene.other, scene.other_name
@@ -349,18 +347,7 @@ def contract_resource(*, id: str, place: str, insurer: str, active: bool, start:
 def insurance_resource(
     *, id: str, patient: str, subscriber: str, insurer: str, number: str, status: str, start: str, end: str
 ) -> Resource:
-    """Build the Coverage of a patient.
-
-    Args:
-        id: Id of the Coverage.
-        patient: Id of the patient.
-        subscriber: Id of the patient who is the subscriber.
-        insurer: Id of the insurer.
-        number: Number of the subscriber.
-        status: Status of the Coverage.
-        start: First day.
-        end: Last day; empty if the coverage has no end.
-    """
+    """Build the Coverage of a patient."""
     return {
         "resourceType": "Coverage",
         "id": id,

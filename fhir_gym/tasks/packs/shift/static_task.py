@@ -11,12 +11,12 @@ from typing_extensions import override
 from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import ADD_NOTHING, Check, FinishedEpisode, Gold, LabelledRequest, LatestResponse, SceneParams, Task
+from fhir_gym.tasks import ADD_NOTHING, Check, FinishedEpisode, Gold, LabelledRequest, SceneParams, Task
 from fhir_gym.tasks.authoring import IdAllocator, moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, ShiftScene, ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.types import Json, Resource
 
@@ -35,7 +35,6 @@ class ShiftParams(SceneParams):
     """Parameters of a static shift.
 
     Attributes:
-        now: Current time (instant).
         requests: The requests in the order of their letters.
     """
 
@@ -110,7 +109,8 @@ class StaticShift(Task[ShiftParams], abstract=True):
 
     @override
     def setup(self, p: ShiftParams, world: World) -> list[Resource]:
-        return self.requests.resources(p.scene, world)
+        scene: ShiftScene = p.scene
+        return scene.resources()
 
     @override
     def prompt_values(self, p: ShiftParams, world: World) -> Mapping[str, str]:
@@ -131,12 +131,11 @@ class StaticShift(Task[ShiftParams], abstract=True):
         return "\n\n".join(parts)
 
     @override
-    def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: ShiftParams) -> Gold:
         answer: list[Json] = []
-        looked_up: dict[str, Any] = {}
-        rule_values, now = self.requests.rule_values(p.scene), parse_instant(p.now)
+        knowledge = Knowledge(self.requests.rule_values(p.scene), parse_instant(p.now))
         for letter, request in _lettered(p):
-            outcome = yield from self.requests.solve(request.ask, rule_values, now, looked_up)
+            outcome = yield from self.requests.solve(request.ask, knowledge)
             answer.append(f"{letter}: {outcome}")
         yield Finish(answer)
 

@@ -12,17 +12,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import FhirSession, World
-from fhir_gym.tasks import (
-    ADD_NOTHING,
-    Check,
-    Dial,
-    EmptyAnswer,
-    FinishedEpisode,
-    Gold,
-    LatestResponse,
-    Simulation,
-    Task,
-)
+from fhir_gym.tasks import ADD_NOTHING, Check, Dial, EmptyAnswer, FinishedEpisode, Gold, Simulation, Task
 from fhir_gym.tasks.authoring import instant, moment_in_words
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.live.clock import RULE
@@ -40,9 +30,9 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     UPDATE_IN_TIME,
     WHICH_PATIENT,
     LiveParams,
+    LiveSize,
 )
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.live.worklist import question_of, task_resource
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.policies import policy_resources, validity_rules
@@ -159,7 +149,7 @@ class LiveShift(Task[LiveParams], abstract=True):
         kinds = live_kinds()
         subjects = desk_subjects(kinds, p.scene)
         return [
-            *(resource for key, scene in p.scene.items() for resource in kinds[key].resources(scene, world)),
+            *(resource for scene in p.scene.values() for resource in scene.resources()),
             *p.background,
             *policy_resources(p.library, subjects),
             *(
@@ -204,7 +194,7 @@ class LiveShift(Task[LiveParams], abstract=True):
         return LiveSimulation(p, {key: kind.title for key, kind in live_kinds().items()}, session)
 
     @override
-    def gold(self, p: LiveParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: LiveParams) -> Gold:
         yield from GoldDesk(p, live_kinds()).play()
 
     @override
@@ -291,7 +281,6 @@ class LiveLevel4(LiveShift):
 
 
 def _resized(usual: LiveSize, values: Mapping[str, float]) -> LiveSize:
-    """Return the size of a shift with values of its dials."""
     minutes, events = int(values.get("minutes", usual.minutes)), values.get("events", 1.0)
     factor = values.get("load", 1.0) * minutes / usual.minutes
     requests = max(1, round(usual.requests * factor))

@@ -10,7 +10,7 @@ from fhir_gym import Episode, Step, get_task
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.observations import read_response
-from fhir_gym.tasks import Gold, LatestResponse
+from fhir_gym.tasks import Gold
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams
@@ -51,7 +51,7 @@ def answer_of(step: Step) -> Json:
 
 def play(episode: Episode, change: Callable[[Action], list[Action]] = lambda action: [action]) -> Step:
     """Play the reference solution; `change` replaces its actions."""
-    return follow(episode, episode.task.gold(episode.variation.params, LatestResponse()), change)
+    return follow(episode, episode.task.gold(episode.variation.params), change)
 
 
 def follow(episode: Episode, solution: Gold, change: Callable[[Action], list[Action]]) -> Step:

@@ -18,20 +18,20 @@ from unittest.mock import patch
 from fhir_gym import Episode
 from fhir_gym.actions import Action
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.packs.shift import charts, formulary
+from fhir_gym.tasks.packs.shift import charts, formulary, place_records
+from fhir_gym.tasks.packs.shift import i2_trends as i2
+from fhir_gym.tasks.packs.shift import q1_bookings as q1
+from fhir_gym.tasks.packs.shift import q2_changes as q2
+from fhir_gym.tasks.packs.shift import q4_orders as q4
 from fhir_gym.tasks.packs.shift.i1_medications import kind as i1
-from fhir_gym.tasks.packs.shift.i2_trends import kind as i2
 from fhir_gym.tasks.packs.shift.i3_contacts import kind as i3
 from fhir_gym.tasks.packs.shift.i4_contradictions import kind as i4
-from fhir_gym.tasks.packs.shift.kind import Request
+from fhir_gym.tasks.packs.shift.kind import Knowledge, Request
 from fhir_gym.tasks.packs.shift.laboratory import LabTest
 from fhir_gym.tasks.packs.shift.p2_order_sets import rules as p2
 from fhir_gym.tasks.packs.shift.policies import Library
-from fhir_gym.tasks.packs.shift.q1_bookings import kind as q1
-from fhir_gym.tasks.packs.shift.q2_changes import kind as q2
 from fhir_gym.tasks.packs.shift.q3_registrations import rules as q3
-from fhir_gym.tasks.packs.shift.q4_orders import rules as q4
-from fhir_gym.tasks.packs.shift.s1_absences import kind as s1
+from fhir_gym.tasks.packs.shift.s1_absences.rules import LENGTH_IGNORED, PRIORITY_IGNORED, AbsenceCalendar
 from fhir_gym.tasks.packs.shift.s2_duplicates import kind as s2
 from fhir_gym.tasks.packs.shift.s3_insurers import kind as s3
 from fhir_gym.tasks.packs.shift.s4_recalls.scene import RecallRules
@@ -73,13 +73,13 @@ def results(episode: Episode, requests: Sequence[Request], rule: Without | None 
     params = params_of(episode)
     given = dict(task.requests.rule_values(params.scene))
     rule.given(given)
-    now, known = parse_instant(params.now), dict[str, Any]()
+    knowledge = Knowledge(given, parse_instant(params.now))
     episode.start()
     found = []
     with rule.applied():
         for request in requests:
             changed = {name: value for name, value in rule.ask.items() if hasattr(request.ask, name)}
-            solution = task.requests.solve(request.ask.model_copy(update=changed), given, now, known)
+            solution = task.requests.solve(request.ask.model_copy(update=changed), knowledge)
             found.append(_result(episode, solution))
     return found
 
@@ -175,18 +175,22 @@ def _long_ago(moment: datetime) -> str:
     return "1900-01-01T00:00:00Z"
 
 
-_NEVER, _LONG = 10**6, 60.0
+_NEVER = 10**6
 _POUNDS = patched((charts, "KG_PER_POUND", 1))
 _MOLES = patched((charts, "UMOL_PER_MG", 1))
 _WISHES = {"first day": asked(first_day=""), "weekdays": asked(weekdays=()), "part of the day": asked(part="")}
 
 RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
     {
-        "Q1": {**_WISHES, "length": asked(minutes=0), "after the present": patched((q1, "instant", _long_ago))},
+        "Q1": {
+            **_WISHES,
+            "length": asked(minutes=0),
+            "after the present": patched((q1, "instant", _long_ago), (place_records, "instant", _long_ago)),
+        },
         "Q2": {
             **_WISHES,
-            "as long as the present slot": patched((q2, "minutes_of", lambda slot: _LONG)),
-            "has started": patched((q2, "instant", _long_ago)),
+            "as long as the present slot": patched((q2, "_AsLong", lambda ask, least: ask)),
+            "has started": patched((q2, "instant", _long_ago), (place_records, "instant", _long_ago)),
         },
         "Q3": {"periods": patched((q3, "_includes", lambda record, day: True))},
         "Q4": {
@@ -200,8 +204,8 @@ RULES: Mapping[str, Mapping[str, Without]] = MappingProxyType(
         },
         "S1": {
             "calendar days": Without(given=lambda given: given.update(days="365")),
-            "length": patched((s1, "minutes_of", lambda slot: _LONG)),
-            "priorities": patched((s1, "_LAST_PRIORITY", 0)),
+            "length": patched(calling(AbsenceCalendar, "clear", LENGTH_IGNORED)),
+            "priorities": patched(calling(AbsenceCalendar, "clear", PRIORITY_IGNORED)),
         },
         "S2": {
             "dates of birth": asked(before="", since=""),

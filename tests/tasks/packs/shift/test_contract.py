@@ -16,7 +16,7 @@ from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, BY_NAME, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams, StaticShift
 from fhir_gym.types import Json, Resource
@@ -471,13 +471,12 @@ def test_the_order_of_the_letters_matters(hospital: World, kind: str, variation:
     """An agent that begins with the last request fails, even if it reports what it met."""
     episode = opened(hospital, f"{kind}-1", variation)
     params, requests = params_of(episode), kind_of(kind)
-    rules, now = requests.rule_values(params.scene), parse_instant(params.now)
+    knowledge = Knowledge(requests.rule_values(params.scene), parse_instant(params.now))
 
     def backwards() -> Gold:
-        learnt: dict[str, Any] = {}
         outcomes: list[str] = []
         for request in reversed(params.requests):
-            outcomes.insert(0, (yield from requests.solve(request.ask, rules, now, learnt)))
+            outcomes.insert(0, (yield from requests.solve(request.ask, knowledge)))
         yield finish(outcomes)
 
     step = follow(episode, backwards(), lambda action: [action])

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i1_medications.records import (
-    medication_resources,
+from fhir_gym.tasks.packs.shift.i1_medications.kind import MedicationContent, agrees, daily_dose
+from fhir_gym.tasks.packs.shift.i1_medications.scene import (
+    Dispense,
+    DrugRecord,
+    Letter,
     parse_dispense,
     parse_letter,
     parse_record,
 )
-from fhir_gym.tasks.packs.shift.i1_medications.rules import MedicationContent, agrees, daily_dose
-from fhir_gym.tasks.packs.shift.i1_medications.scene import Dispense, DrugRecord, Letter
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NOT_TAKEN
 from fhir_gym.types import Resource
@@ -38,7 +39,7 @@ def test_records_are_read_as_they_are_written(hospital: World) -> None:
         known = {record.id: record for record in (*scene.records, *scene.dispenses, *scene.letters)}
         resources = [
             medication_resource
-            for medication_resource in medication_resources(scene)
+            for medication_resource in scene.resources()
             if medication_resource["resourceType"] in parsers
         ]
         assert len(resources) == len(known)

@@ -8,15 +8,7 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.actions import Get
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i2_trends.rules import (
-    MEASURES,
-    Measure,
-    TrendContent,
-    TrendRequest,
-    agrees,
-    counted,
-    rounded,
-)
+from fhir_gym.tasks.packs.shift.i2_trends import MEASURES, Measure, TrendContent, TrendRequest, agrees, counted, rounded
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT

@@ -8,9 +8,14 @@ import pytest
 
 from fhir_gym import Episode
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i3_contacts.kind import Contacts
-from fhir_gym.tasks.packs.shift.i3_contacts.rules import ContactContent, ContactRequest, agrees, stays_in_window
-from fhir_gym.tasks.packs.shift.i3_contacts.scene import parse_parents, parse_rooms, parse_visit, ward_resources
+from fhir_gym.tasks.packs.shift.i3_contacts.kind import (
+    ContactContent,
+    ContactRequest,
+    Contacts,
+    agrees,
+    stays_in_window,
+)
+from fhir_gym.tasks.packs.shift.i3_contacts.scene import parse_parents, parse_rooms, parse_visit
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams
@@ -84,7 +89,7 @@ def test_no_contact_needs_only_the_own_stays_if_they_are_too_short(hospital: Wor
 def test_records_are_read_as_they_are_written(hospital: World) -> None:
     with opened(hospital, "I3-1") as episode:
         scene = params_of(episode).scene
-        resources = ward_resources(scene)
+        resources = scene.resources()
         assert (
             tuple(parse_visit(resource) for resource in resources if resource["resourceType"] == "Encounter")
             == scene.visits

@@ -7,7 +7,7 @@ import pytest
 
 from fhir_gym import Episode
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.i4_contradictions.rules import ContradictionContent, ContradictionRequest, agrees
+from fhir_gym.tasks.packs.shift.i4_contradictions.kind import ContradictionContent, ContradictionRequest, agrees
 from fhir_gym.tasks.packs.shift.i4_contradictions.scene import history_resource, parse_history
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS

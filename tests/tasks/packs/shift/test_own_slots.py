@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from typing_extensions import override
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
+from fhir_gym.tasks.packs.shift import place_records
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
@@ -76,19 +76,17 @@ def with_policy(monkeypatch: pytest.MonkeyPatch, key: str, chosen: Any, policy: 
     kind = type(live_kinds()[key])
     solve = kind.solve
 
-    def solved(
-        self: RequestKind[Any, Any], ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]
-    ) -> Solution:
-        solution = solve(self, ask, given, now, known)
+    def solved(self: RequestKind[Any, Any], ask: Any, knowledge: Knowledge) -> Solution:
+        solution = solve(self, ask, knowledge)
         return (yield from policy(solution) if ask == chosen else solution)
 
     monkeypatch.setattr(kind, "solve", solved)
-    monkeypatch.setattr(f"{kind.__module__}.MOST_BOOKINGS", MANY)
+    monkeypatch.setattr(place_records, "MOST_BOOKINGS", MANY)
 
 
 def sees_none(episode: Episode, ask: Any) -> bool:
     """Look up what a change of an appointment needs, and return whether there is no free time for it."""
-    solution = live_kinds()["Q2"].solve(ask, {}, episode.world.now, {})
+    solution = live_kinds()["Q2"].solve(ask, Knowledge({}, episode.world.now))
     action: Action = next(solution)
     while action.kind == "GET":
         try:

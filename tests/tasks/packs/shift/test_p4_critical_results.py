@@ -7,7 +7,7 @@ from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.packs.shift.outcomes import DONE
-from fhir_gym.tasks.packs.shift.p4_critical_results.rules import CriticalRequest, results_due
+from fhir_gym.tasks.packs.shift.p4_critical_results.kind import CriticalRequest, results_due
 from fhir_gym.tasks.packs.shift.p4_critical_results.scene import CriticalScene, target_id
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams
 from tests.tasks.packs.shift.playing import failed, has_outcomes, opened_where, params_of, play

@@ -12,8 +12,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import ShiftSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
-from fhir_gym.tasks.packs.shift.q2_changes.kind import Changes
-from fhir_gym.tasks.packs.shift.q2_changes.rules import ChangeRequest
+from fhir_gym.tasks.packs.shift.q2_changes import ChangeRequest, Changes
 from fhir_gym.types import Resource
 from tests.tasks.packs.shift.independent.solve_q2 import solve
 from tests.tasks.packs.shift.playing import edited, failed, names_of_checks, opened, params_of, play

@@ -10,7 +10,7 @@ from fhir_gym.actions import Patch
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.outcomes import letters
 from fhir_gym.tasks.packs.shift.registry import CARD
-from fhir_gym.tasks.packs.shift.s2_duplicates.rules import Merge, MergeRequest
+from fhir_gym.tasks.packs.shift.s2_duplicates.kind import Merge, MergeRequest
 from fhir_gym.types import Resource
 from tests.tasks.packs.shift.playing import edited, failed, opened, params_of, play
 

@@ -24,7 +24,6 @@ from fhir_gym.tasks import (
     ExpectedChange,
     FinishedEpisode,
     Gold,
-    LatestResponse,
     Params,
     Task,
     TurnProtocol,
@@ -271,7 +270,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
         return replace(super().variation(k, world, phrasing), split="test")
 
     @override
-    def gold(self, p: OfficialParams, fhir: LatestResponse) -> Gold:
+    def gold(self, p: OfficialParams) -> Gold:
         return solution(self.case)
 
     @override

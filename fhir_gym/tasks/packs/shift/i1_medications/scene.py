@@ -9,10 +9,16 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
-from fhir_gym.tasks.authoring import IdAllocator, Person, instant
+from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.formulary import RXNORM
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM
 from fhir_gym.tasks.packs.shift.patients import draw_patients
+from fhir_gym.types import Json, Resource
 
 COUNTING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -168,7 +174,6 @@ class Dispense(Params):
     """A dispense of a drug.
 
     Attributes:
-        id: Id of the MedicationDispense.
         patient: Id of the patient.
         drug: Name of the drug.
         word: The name or the trade name, as it is written.
@@ -195,7 +200,6 @@ class Letter(Params):
     """A letter about a stay in hospital.
 
     Attributes:
-        id: Id of the Communication.
         patient: Id of the patient.
         when: When the letter was sent (instant).
         admission: The drugs at admission.
@@ -210,15 +214,13 @@ class Letter(Params):
     discharge: tuple[Mention, ...]
 
 
-class MedicationScene(Params):
+class MedicationScene(ShiftScene):
     """Patients with records about their drugs.
 
     Attributes:
-        today: The present day.
         drugs: Names of the drugs in alphabetical order; see `DRUGS`.
         people: The patients. Some of them share name and date of birth with another patient.
         records: The orders and statements of all patients.
-        dispenses: The dispenses of all patients.
         letters: The letters about all patients.
     """
 
@@ -228,6 +230,20 @@ class MedicationScene(Params):
     records: tuple[DrugRecord, ...]
     dispenses: tuple[Dispense, ...]
     letters: tuple[Letter, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *map(patient_resource, self.people),
+            *map(_record_resource, self.records),
+            *map(_dispense_resource, self.dispenses),
+            *(
+                _letter_resource(letter, person)
+                for person in self.people
+                for letter in self.letters
+                if letter.patient == person.id
+            ),
+        ]
 
 
 def draw_medications(
@@ -240,17 +256,7 @@ def draw_medications(
     drugs: int,
     letters: Sequence[int],
 ) -> MedicationScene:
-    """Draw patients whose records all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        drugs: Number of drugs.
-        letters: Numbers of letters that a patient may have.
-    """
+    """Draw patients whose records all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(sorted(rng.sample(sorted(DRUGS), drugs)))
     drawer = _Drawer(rng, world.now, ids)
@@ -267,8 +273,6 @@ def draw_medications(
 
 
 class _Drawer:
-    """Draws records about drugs."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator) -> None:
         self._rng, self._now, self._ids = rng, now, ids
         self._times: set[str] = set()
@@ -356,3 +360,168 @@ def _written(rng: random.Random, amount: int) -> dict[str, str]:
     if amount >= _GRAM // 10 and rng.random() < 0.5:
         return {"amount": f"{Decimal(amount) / _GRAM:f}", "unit": "g"}
     return {"amount": str(amount), "unit": "mg"}
+
+
+_CODES = {drug.code: name for name, drug in DRUGS.items()}
+_DISCHARGE = "Medication at discharge:"
+
+
+def _concept(drug: str, word: str) -> Resource:
+    return {"coding": [{"system": RXNORM, "code": DRUGS[drug].code, "display": drug}], "text": word}
+
+
+def _dosage(doses: Sequence[Dose]) -> list[Json]:
+    dosage: list[Json] = []
+    for number, dose in enumerate(doses, 1):
+        schedule = SCHEDULES[dose.schedule]
+        repeat: Resource = {"frequency": schedule.frequency, "period": schedule.period, "periodUnit": schedule.unit}
+        value = float(dose.amount) if dose.unit == "g" else int(dose.amount)
+        dosage.append(
+            {
+                "sequence": number,
+                "timing": {"repeat": repeat},
+                **({"asNeededBoolean": True} if dose.as_needed else {}),
+                "doseAndRate": [
+                    {"doseQuantity": {"value": value, "unit": dose.unit, "system": UCUM, "code": dose.unit}}
+                ],
+            }
+        )
+    return dosage
+
+
+def _record_resource(record: DrugRecord) -> Resource:
+    drug = {"medicationCodeableConcept": _concept(record.mention.drug, record.mention.word)}
+    subject, dosage = reference("Patient", record.patient), _dosage(record.mention.doses)
+    resource: Resource = {"resourceType": record.resource_type, "id": record.id, "status": record.status}
+    if record.resource_type == "MedicationRequest":
+        resource |= {
+            "intent": record.intent,
+            **drug,
+            "subject": subject,
+            "authoredOn": record.when,
+            "dosageInstruction": dosage,
+        }
+    else:
+        resource |= {
+            **drug,
+            "subject": subject,
+            "dateAsserted": record.when,
+            "informationSource": subject,
+            "dosage": dosage,
+        }
+    return resource
+
+
+def _dispense_resource(dispense: Dispense) -> Resource:
+    return {
+        "resourceType": "MedicationDispense",
+        "id": dispense.id,
+        "status": dispense.status,
+        "medicationCodeableConcept": _concept(dispense.drug, dispense.word),
+        "subject": reference("Patient", dispense.patient),
+        "daysSupply": {"value": dispense.days, "unit": "days", "system": UCUM, "code": "d"},
+        "whenHandedOver": dispense.handed,
+    }
+
+
+def _letter_resource(letter: Letter, person: Person) -> Resource:
+    text = "\n".join(
+        [
+            f"Dear colleagues, {person.name}, born {person.birth_date}, was our patient until {letter.when[:10]}.",
+            "Medication on admission:",
+            *map(_line, letter.admission),
+            _DISCHARGE,
+            *map(_line, letter.discharge),
+            "Kind regards",
+        ]
+    )
+    return {
+        "resourceType": "Communication",
+        "id": letter.id,
+        "status": letter.status,
+        "category": [{"text": "discharge letter"}],
+        "subject": reference("Patient", letter.patient),
+        "sent": letter.when,
+        "payload": [{"contentString": text}],
+    }
+
+
+def _line(mention: Mention) -> str:
+    return f"- {mention.word}: {' and '.join(dose.words for dose in mention.doses) or 'stopped'}"
+
+
+def parse_record(resource: Resource) -> DrugRecord:
+    """Read an order or a statement."""
+    order = resource["resourceType"] == "MedicationRequest"
+    drug = _drug_of(resource)
+    doses = tuple(map(_parse_dose, resource["dosageInstruction" if order else "dosage"]))
+    return DrugRecord(
+        resource_type=resource["resourceType"],
+        id=resource["id"],
+        patient=_patient_of(resource),
+        status=resource["status"],
+        intent=resource.get("intent", ""),
+        when=instant(parse_instant(resource["authoredOn" if order else "dateAsserted"])),
+        mention=Mention(drug=drug, word=drug, doses=doses),
+    )
+
+
+def parse_dispense(resource: Resource) -> Dispense:
+    """Read a dispense."""
+    drug = _drug_of(resource)
+    return Dispense(
+        id=resource["id"],
+        patient=_patient_of(resource),
+        drug=drug,
+        word=drug,
+        status=resource["status"],
+        handed=instant(parse_instant(resource["whenHandedOver"])),
+        days=int(resource["daysSupply"]["value"]),
+    )
+
+
+def parse_letter(resource: Resource) -> Letter:
+    """Read a letter."""
+    first, _, second = resource["payload"][0]["contentString"].partition(_DISCHARGE)
+    return Letter(
+        id=resource["id"],
+        patient=_patient_of(resource),
+        status=resource["status"],
+        when=instant(parse_instant(resource["sent"])),
+        admission=tuple(_parse_lines(first)),
+        discharge=tuple(_parse_lines(second)),
+    )
+
+
+def _patient_of(resource: Resource) -> str:
+    return str(resource["subject"]["reference"]).removeprefix("Patient/")
+
+
+def _drug_of(resource: Resource) -> str:
+    return _CODES[resource["medicationCodeableConcept"]["coding"][0]["code"]]
+
+
+def _parse_dose(dosage: Resource) -> Dose:
+    repeat, quantity = dosage["timing"]["repeat"], dosage["doseAndRate"][0]["doseQuantity"]
+    told = repeat["frequency"], int(repeat["period"]), repeat["periodUnit"]
+    return Dose(
+        amount=str(quantity["value"]),
+        unit=quantity["unit"],
+        schedule=next(
+            name for name, schedule in SCHEDULES.items() if (schedule.frequency, schedule.period, schedule.unit) == told
+        ),
+        as_needed=dosage.get("asNeededBoolean", False),
+    )
+
+
+def _parse_lines(text: str) -> Iterator[Mention]:
+    for line in text.splitlines():
+        word, _, told = line.removeprefix("- ").partition(": ")
+        if not line.startswith("- ") or word not in NAMES:
+            continue
+        doses = []
+        for part in told.split(" and ") if told != "stopped" else ():
+            amount, unit, schedule = part.removesuffix(" as needed").split(" ", 2)
+            as_needed = part.endswith(" as needed")
+            doses.append(Dose(amount=amount, unit=unit, schedule=schedule, as_needed=as_needed))
+        yield Mention(drug=NAMES[word], word=word, doses=tuple(doses))

@@ -6,9 +6,12 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Json, Resource
 
@@ -29,7 +32,6 @@ class Place(Params):
     """A ward, a room or a bed.
 
     Attributes:
-        id: Id of the Location.
         kind: ``wa``, ``ro`` or ``bd``.
         part_of: Id of the ward or the room of which it is a part; empty for a ward.
     """
@@ -60,7 +62,6 @@ class Visit(Params):
     """An encounter in hospital.
 
     Attributes:
-        id: Id of the Encounter.
         patient: Id of the patient.
         status: Status of the encounter; see `HELD`.
     """
@@ -71,15 +72,12 @@ class Visit(Params):
     stays: tuple[Stay, ...]
 
 
-class WardScene(Params):
+class WardScene(ShiftScene):
     """Patients who stay in the rooms and beds of a hospital.
 
     Attributes:
-        now: Current time (instant).
         days: Number of days before the present from which there are encounters.
-        places: The wards, rooms and beds.
         people: The patients. Some of them share name and date of birth with another patient.
-        visits: The encounters of all patients.
         hours: Lengths in hours of the windows of questions.
         most_names: Maximum number of names in an answer.
     """
@@ -104,6 +102,10 @@ class WardScene(Params):
             place.id: place.id if place.kind == "ro" else place.part_of for place in self.places if place.kind != "wa"
         }
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(patient_resource, self.people), *map(_location, self.places), *map(visit_resource, self.visits)]
+
 
 def draw_wards(
     rng: random.Random,
@@ -117,19 +119,7 @@ def draw_wards(
     beds: int,
     days: int,
 ) -> WardScene:
-    """Draw patients whose encounters all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        people: Sizes of the groups of patients with similar names, without the twins.
-        twins: Number of further patients who share name and date of birth with another patient.
-        wards: Number of wards.
-        rooms: Number of rooms in a ward.
-        beds: Number of beds in a room.
-        days: Number of days before the present from which there are encounters.
-    """
+    """Draw patients whose encounters all come from the same random process."""
     everyone = draw_patients(rng, world, ids, people, twins)
     places = list(_places(rng, ids, wards, rooms, beds))
     drawer = _Drawer(rng, world.now, ids, places, days)
@@ -155,8 +145,6 @@ def _places(rng: random.Random, ids: IdAllocator, wards: int, rooms: int, beds: 
 
 
 class _Drawer:
-    """Draws the encounters of patients."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator, places: Sequence[Place], days: int) -> None:
         self._rng, self._ids, self._days = rng, ids, days
         self._now = now.replace(minute=now.minute - now.minute % MINUTES, second=0, microsecond=0)
@@ -220,11 +208,6 @@ class _Drawer:
         """Draw a length of time between two numbers of hours."""
         steps = 60 // MINUTES
         return timedelta(minutes=MINUTES * self._rng.randint(fewest * steps, most * steps))
-
-
-def ward_resources(scene: WardScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(patient_resource, scene.people), *map(_location, scene.places), *map(visit_resource, scene.visits)]
 
 
 def _location(place: Place) -> Resource:

@@ -3,63 +3,252 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, ClassVar
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Literal, get_args
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.i4_contradictions.rules import (
-    MEASURES,
-    MOST_IDS,
-    RULES,
-    ContradictionContent,
-    ContradictionRequest,
-    History,
-    Measure,
-    histories_of,
-    judge_contradictions,
-    outcome_of,
-    records_that_would_be_wrong,
-)
+from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.shift.i4_contradictions.scene import (
     KINDS,
+    HistoryRecord,
     HistoryScene,
     draw_histories,
-    history_resources,
+    history_resource,
     lines_of_facts,
     parse_history,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, ShiftSize, Solution, StatusUpdates
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
-from fhir_gym.tasks.packs.shift.questions import draw_question
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestContent, ShiftSize, Solution, StatusUpdates
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
+from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, PatientRequest, single_patients
+from fhir_gym.tasks.packs.shift.questions import (
+    ListedQuestionSampler,
+    QuestionJudge,
+    QuestionKind,
+    items_in,
+    number_in,
+    was_read,
+)
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
+Measure = Literal["number", "number of a type", "ids"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+Rule = Literal["birth", "death", "order", "encounter", "gender", "organ", "void", "time", "wrong removal"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+"""The rules; a function that is told to ignore a rule does not apply it."""
+MOST_IDS = 6
 _WORDS = {"Encounter": "encounters", "Observation": "results", "Procedure": "procedures", "Condition": "diagnoses"}
-_FEWEST_RULES = {"number": 3, "number of a type": 2, "ids": 3}
+_FEWEST_RULES: Mapping[Measure, int] = {"number": 3, "number of a type": 2, "ids": 3}
 """Number of rules that must make a difference to a question with a value; one suffices if nothing is wrong."""
-
-_MEASURES: tuple[tuple[Measure, str], ...] = (
-    ("number", ""),
-    ("ids", ""),
-    *(("number of a type", kind) for kind in KINDS),
+_COUNT = (
+    "How many {records} of {who}, born {born}, cannot be right?",
+    "Please count the {records} of {who} (date of birth {born}) that cannot be right.",
+    "{who}, {born}: number of {records} that cannot be right.",
 )
 
 
-class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
+class ContradictionContent(RequestContent):
+    """A question about the records of a patient that cannot be right.
+
+    Attributes:
+        measure: The number of records, or their ids.
+        kind: For ``number of a type``: the resource type; otherwise an empty text.
+    """
+
+    patient: Named
+    measure: Measure
+    kind: str = ""
+
+
+class ContradictionRequest(PatientRequest):
+    """A question about the records of a patient that cannot be right."""
+
+    ask: ContradictionContent
+
+
+class History:
+    """The records of a patient, and what the rules say about them."""
+
+    def __init__(self, birth_date: str, gender: str, died: str, records: Sequence[HistoryRecord]) -> None:
+        self._born, self._gender, self._died = birth_date, gender, died
+        self._records = records
+        self._own = {record.id for record in records if record.kind == "Encounter"}
+        self._wrong: dict[Rule | None, list[HistoryRecord]] = {}
+
+    def wrong(self, kind: str = "", ignoring: Rule | None = None) -> list[HistoryRecord]:
+        """Return the records that cannot be right.
+
+        Args:
+            kind: The resource type; empty for all types.
+            ignoring: A rule that is not applied.
+        """
+        if ignoring not in self._wrong:
+            self._wrong[ignoring] = [*self._find(ignoring)]
+        return [record for record in self._wrong[ignoring] if kind in ("", record.kind)]
+
+    def _find(self, ignoring: Rule | None) -> Iterator[HistoryRecord]:
+        considered = [record for record in self._records if not record.void or ignoring == "void"]
+        alone = {record.reference for record in considered if self._breaks(record, ignoring) - {ignoring}}
+        for record in considered:
+            removed = ignoring != "organ" and any(True for _ in self._removals(record, considered, alone, ignoring))
+            if record.reference in alone or removed:
+                yield record
+
+    def removals(self, record: HistoryRecord) -> list[str]:
+        """Return references to the procedures that had removed the organ of a record that is right by itself."""
+        considered = [history for history in self._records if not history.void]
+        alone = {history.reference for history in considered if self._breaks(history, None)}
+        if record.reference in alone:
+            return []
+        return [removal.reference for removal in self._removals(record, considered, alone, None)]
+
+    def _removals(
+        self, record: HistoryRecord, considered: Sequence[HistoryRecord], alone: Collection[str], ignoring: Rule | None
+    ) -> Iterator[HistoryRecord]:
+        fact = record.fact
+        if fact is None or not fact.organ:
+            return
+        for history in considered:
+            removing = history.fact is not None and history.fact.removes and history.fact.organ == fact.organ
+            credible = history.reference not in alone or ignoring == "wrong removal"
+            if removing and credible and _time(history, ignoring) < _time(record, ignoring):
+                yield history
+
+    def _breaks(self, record: HistoryRecord, ignoring: Rule | None) -> set[Rule]:
+        """Return the rules that a record breaks by itself, without other procedures."""
+        time = _time(record, ignoring)
+        broken: set[Rule] = set()
+        if time[:10] < self._born:
+            broken.add("birth")
+        if self._died and time > self._died:
+            broken.add("death")
+        if record.kind == "Encounter" and record.other_time < record.time:
+            broken.add("order")
+        if record.encounter and record.encounter not in self._own:
+            broken.add("encounter")
+        if record.fact is not None and record.fact.gender not in ("", self._gender):
+            broken.add("gender")
+        return broken
+
+
+def _time(record: HistoryRecord, ignoring: Rule | None) -> str:
+    """Return the time that decides; without the rule about times, it is the time of recording."""
+    recorded = ignoring == "time" and record.kind != "Encounter" and record.other_time
+    return record.other_time if recorded else record.time
+
+
+def histories_of(scene: HistoryScene) -> dict[str, History]:
+    """Return the history of each patient by id."""
+    records: dict[str, list[HistoryRecord]] = {}
+    for record in scene.records:
+        records.setdefault(record.patient, []).append(record)
+    return {
+        patient.id: History(patient.person.birth_date, patient.person.gender, patient.died, records.get(patient.id, ()))
+        for patient in scene.patients
+    }
+
+
+def outcome_of(ask: ContradictionContent, history: History, ignoring: Rule | None = None) -> str:
+    """Return the outcome of a question."""
+    wrong = history.wrong(ask.kind, ignoring)
+    if not wrong:
+        return NOTHING_WRONG
+    return ", ".join(sorted(record.id for record in wrong)) if ask.measure == "ids" else str(len(wrong))
+
+
+def agrees(ask: ContradictionContent, outcome: str, answer: str) -> bool:
+    """Whether an answer in lower case says the same as an outcome; ids may be in any order, and with their type."""
+    if outcome == NOTHING_WRONG or answer == NOTHING_WRONG:
+        return answer == outcome
+    if ask.measure != "ids":
+        return number_in(answer, ("records", "record")) == int(outcome)
+    types = "|".join(KINDS).casefold()
+    return items_in(re.sub(rf"\b(?:{types})/", "", answer)) == sorted(outcome.casefold().split(", "))
+
+
+def records_that_would_be_wrong(request: ContradictionRequest, scene: HistoryScene) -> list[Resource]:
+    """Return records of the patient that do not exist and cannot be right, one of each type of the question.
+
+    Each is the record of another patient: an encounter that ends before it starts, or a record that refers to an
+    encounter of another patient.
+    """
+    patient = request.patients[0]
+    others = [record for record in scene.records if record.patient != patient and not record.void]
+    encounters = [record.id for record in others if record.kind == "Encounter"]
+    candidates = []
+    for kind in KINDS:
+        if request.ask.kind in ("", kind):
+            rng = seeded_random("wrong", patient, request.ask, kind)
+            model = rng.choice([record for record in others if record.kind == kind])
+            wrong: dict[str, str] = {"encounter": model.encounter or rng.choice(encounters)}
+            if kind == "Encounter":
+                start, end = sorted((model.time, model.other_time))
+                wrong = {"time": end, "other_time": start}
+            names = {"id": f"wrong-{patient}", "patient": patient}
+            candidates.append(history_resource(model.model_copy(update={**names, **wrong})))
+    return candidates
+
+
+class ContradictionSampler(ListedQuestionSampler[HistoryScene, ContradictionRequest]):
+    """Draws questions about single patients to which enough of the rules make a difference."""
+
+    request_type, nothing, detail = ContradictionRequest, NOTHING_WRONG, "kind"
+
+    @override
+    def details(self) -> Mapping[str, Sequence[str]]:
+        return {"number": (), "number of a type": KINDS, "ids": ()}
+
+    @override
+    def possible(self) -> Iterator[ContradictionRequest]:
+        histories = histories_of(self.scene)
+        for name, person in single_patients(self.scene.people):
+            history = histories[person.id]
+            for measure, kind in (("number", ""), ("ids", ""), *(("number of a type", kind) for kind in KINDS)):
+                ask = ContradictionContent(patient=name, measure=measure, kind=kind)
+                outcome = outcome_of(ask, history)
+                if ask.measure == "ids" and outcome.count(",") >= MOST_IDS:
+                    continue
+                fewest = 1 if outcome == NOTHING_WRONG else _FEWEST_RULES[ask.measure]
+                if sum(outcome_of(ask, history, rule) != outcome for rule in RULES) >= fewest:
+                    yield ContradictionRequest(ask=ask, outcome=outcome, patients=(person.id,))
+
+
+class ContradictionJudge(QuestionJudge[HistoryScene, ContradictionRequest]):
+    """Judges answers; they count only if the agent has read the records that are wrong."""
+
+    @cached_property
+    def _histories(self) -> dict[str, History]:
+        return histories_of(self.scene)
+
+    @override
+    def check(self, request: ContradictionRequest, answer: str) -> tuple[bool, bool]:
+        ask, history = request.ask, self._histories[request.patients[0]]
+        outcome = outcome_of(ask, history)
+        if outcome == NOTHING_WRONG:
+            return answer == outcome, all(map(self.log.lookups_of, records_that_would_be_wrong(request, self.scene)))
+        wrong = history.wrong(ask.kind)
+        looked = all(was_read(self.log, record.reference) for record in wrong) and all(
+            not removals or any(was_read(self.log, record) for record in removals)
+            for removals in map(history.removals, wrong)
+        )
+        return agrees(ask, outcome, answer), looked
+
+
+class Contradictions(QuestionKind[HistoryScene, ContradictionRequest]):
     """Answer questions about records that cannot be right."""
 
     key = "I4"
     title = "Questions about contradictions"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_WRONG)
     value = "3"
-    minutes = 4
+    sampler_type = ContradictionSampler
+    judge_type = ContradictionJudge
     status_updates: ClassVar[StatusUpdates] = {
         "records": (
             "status",
@@ -72,6 +261,15 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         )
     }
     resource_types = ("Patient", "Encounter", "Observation", "Procedure", "Condition")
+    questions: ClassVar[Mapping[str, tuple[str, str, str]]] = {
+        "number": _COUNT,
+        "number of a type": _COUNT,
+        "ids": (
+            "Which records of {who}, born {born}, cannot be right?",
+            "Please list the records of {who} (date of birth {born}) that cannot be right.",
+            "{who}, {born}: ids of the records that cannot be right.",
+        ),
+    }
     rules = (
         f"{PATIENT_RULE}\n"
         "- The questions are about records whose subject is the patient: encounters (Encounter), results "
@@ -107,119 +305,31 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         return draw_histories(rng, world, ids, people=(6, 5), twins=2, most=most)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: HistoryScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[ContradictionRequest, ...] | None:
-        requests: list[ContradictionRequest] = []
-        possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []
-        for outcome in outcomes:
-            used = [(request.ask.patient, request.ask.kind) for request in requests]
-            if outcome in (DONE, NOTHING_WRONG):
-                left = [request for request in possible if (request.ask.patient, request.ask.kind) not in used]
-                left = [request for request in left if (request.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
-                request = draw_question(rng, left)
-            else:
-                measure = rng.choice(MEASURES)
-                kind = rng.choice(KINDS) if measure == "number of a type" else ""
-                names = (name for name in names_for(rng, scene.people, outcome) if (name, kind) not in used)
-                request = _unanswerable(scene, next(names, None), measure, kind, outcome)
-            if request is None:
-                return None
-            requests.append(request)
-        return tuple(requests)
-
-    @override
-    def resources(self, scene: HistoryScene, world: World) -> list[Resource]:
-        return history_resources(scene)
-
-    @override
     def rule_values(self, scene: HistoryScene) -> Mapping[str, str]:
         return {"facts": "\n".join(lines_of_facts())}
 
     @override
-    def text(self, ask: ContradictionContent, wording: int) -> str:
-        who, born = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date
-        records = _WORDS.get(ask.kind, "records")
-        if ask.measure == "ids":
-            return (
-                f"Which records of {who}, born {born}, cannot be right?",
-                f"Please list the records of {who} (date of birth {born}) that cannot be right.",
-                f"{who}, {born}: ids of the records that cannot be right.",
-            )[wording]
-        return (
-            f"How many {records} of {who}, born {born}, cannot be right?",
-            f"Please count the {records} of {who} (date of birth {born}) that cannot be right.",
-            f"{who}, {born}: number of {records} that cannot be right.",
-        )[wording]
+    def text_values(self, ask: ContradictionContent) -> Mapping[str, Any]:
+        return {"records": _WORDS.get(ask.kind, "records")}
 
     @override
-    def solve(
-        self, ask: ContradictionContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient, wrong_records = patients[0], []
+    def solve_for(self, patient: Resource, ask: ContradictionContent, knowledge: Knowledge) -> Solution:
         query = {"subject": f"Patient/{patient['id']}", "_count": "200"}
+        records: list[Resource] = []
         for kind in KINDS:
-            wrong_records += yield from search_all(f"/{kind}", query)
-        records = [*map(parse_history, wrong_records)]
-        history = History(patient["birthDate"], patient["gender"], patient.get("deceasedDateTime", ""), records)
+            records += yield from search_all(f"/{kind}", query)
+        died = patient.get("deceasedDateTime", "")
+        history = History(patient["birthDate"], patient["gender"], died, [*map(parse_history, records)])
         return outcome_of(ask, history)
 
     @override
-    def counterfactuals(self, request: ContradictionRequest, scene: HistoryScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
+    def missing_records(self, request: ContradictionRequest, scene: HistoryScene) -> list[Resource]:
         return records_that_would_be_wrong(request, scene) if request.outcome == NOTHING_WRONG else []
 
     @override
     def right_end(self, request: ContradictionRequest, scene: HistoryScene) -> tuple[str, str] | None:
         outcome = outcome_of(request.ask, histories_of(scene)[request.patients[0]])
         return None if request.ask.measure == "ids" and outcome.count(",") >= MOST_IDS else (outcome, "")
-
-    @override
-    def judge(
-        self, requests: Sequence[ContradictionRequest], scene: HistoryScene, log: EpisodeLog, answers: Sequence[str]
-    ) -> list[Judgement]:
-        histories = histories_of(scene)
-        return [
-            judge_contradictions(
-                request, scene, histories.get(request.patients[0] if request.patients else ""), log, answer
-            )
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-
-
-def _possible(scene: HistoryScene) -> Iterator[ContradictionRequest]:
-    """Yield the questions about single patients to which enough of the rules make a difference."""
-    histories = histories_of(scene)
-    for name, person in single_patients(scene.people):
-        history = histories[person.id]
-        for measure, kind in _MEASURES:
-            ask = ContradictionContent(patient=name, measure=measure, kind=kind)
-            outcome = outcome_of(ask, history)
-            if ask.measure == "ids" and outcome.count(",") >= MOST_IDS:
-                continue
-            fewest = 1 if outcome == NOTHING_WRONG else _FEWEST_RULES[ask.measure]
-            if sum(outcome_of(ask, history, rule) != outcome for rule in RULES) >= fewest:
-                yield ContradictionRequest(ask=ask, outcome=outcome, patients=(person.id,))
-
-
-def _unanswerable(
-    scene: HistoryScene, name: Named | None, measure: Measure, kind: str, outcome: str
-) -> ContradictionRequest | None:
-    """Make a question about a name that no patient has, or several; None without a name."""
-    if name is None:
-        return None
-    ids = ids_of(name, scene.people)
-    ask = ContradictionContent(patient=name, measure=measure, kind=kind)
-    return ContradictionRequest(ask=ask, outcome=outcome, patients=ids)
 
 
 class ContradictionsLevel1(StaticShift, requests=Contradictions(), level=1):

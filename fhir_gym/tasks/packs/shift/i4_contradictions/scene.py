@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -20,10 +22,12 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.formulary import LOINC
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import UCUM
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
-LOINC = "http://loinc.org"
 KINDS = ("Encounter", "Observation", "Procedure", "Condition")
 TIMES = MappingProxyType(
     {"Observation": "effectiveDateTime", "Procedure": "performedDateTime", "Condition": "onsetDateTime"}
@@ -47,7 +51,6 @@ _VALID = {
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/condition-clinical"
 _VERIFICATION = "http://terminology.hl7.org/CodeSystem/condition-ver-status"
 _CLASSES = (("AMB", "ambulatory"), ("IMP", "inpatient encounter"))
-_UCUM = "http://unitsofmeasure.org"
 _DAY = 24 * 60
 
 
@@ -56,7 +59,6 @@ class Fact:
     """What a record may be about.
 
     Attributes:
-        kind: Resource type.
         code: LOINC code of an Observation, SNOMED CT code of others.
         name: Name of the code.
         gender: The only gender for which the fact is possible; empty for any.
@@ -169,12 +171,11 @@ class Patient(Params):
         return self.person.id
 
 
-class HistoryScene(Params):
+class HistoryScene(ShiftScene):
     """Patients with records.
 
     Attributes:
         patients: The patients. Some of them share name and date of birth with another patient.
-        records: The records of all patients.
     """
 
     patients: tuple[Patient, ...]
@@ -184,6 +185,10 @@ class HistoryScene(Params):
     def people(self) -> list[Person]:
         """The people."""
         return [patient.person for patient in self.patients]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*map(_patient_resource, self.patients), *map(history_resource, self.records)]
 
 
 def draw_histories(
@@ -221,8 +226,6 @@ def _patient(rng: random.Random, now: datetime, person: Person) -> Patient:
 
 
 class _Drawer:
-    """Draws records."""
-
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator) -> None:
         self._rng, self._now, self._ids = rng, now, ids
         self._times: set[str] = set()
@@ -296,11 +299,6 @@ class _Drawer:
         return last - timedelta(minutes=rng.randrange(60, 700 * _DAY))
 
 
-def history_resources(scene: HistoryScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*map(_patient_resource, scene.patients), *map(history_resource, scene.records)]
-
-
 def _patient_resource(patient: Patient) -> Resource:
     patient_elements: Resource = {}
     for name, value in patient_resource(patient.person).items():
@@ -337,7 +335,7 @@ def history_resource(record: HistoryRecord) -> Resource:
         # An erroneous Condition has no clinical status (con-5).
         states = {**({} if record.status == "entered-in-error" else clinical), "verificationStatus": verification}
         return resource | {**states, **about, "recordedDate": record.other_time}
-    quantity = {"value": record.value, "unit": fact.unit, "system": _UCUM, "code": fact.unit}
+    quantity = {"value": record.value, "unit": fact.unit, "system": UCUM, "code": fact.unit}
     return resource | {"status": record.status, **about, "issued": record.other_time, "valueQuantity": quantity}
 
 

@@ -12,8 +12,8 @@ from fhir_gym.tasks.packs.shift.calendar import Calendar
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest
 from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import PolicyClinicScene, limits_for, values_for
-from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent
-from fhir_gym.tasks.packs.shift.q2_changes.rules import ChangeContent
+from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent
+from fhir_gym.tasks.packs.shift.q2_changes import ChangeContent
 
 _CONTESTED = 0.7
 """Probability that a colleague books one of the first slots that a request may ask for while the agent works on it."""

@@ -17,9 +17,8 @@ from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize
 from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work, draw_due_times, rounded
-from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority, RecordUpdate
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveSize, Priority, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.request_drawing import LONGEST_ANSWER, RequestDrawing, name_of
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.outcomes import BY_NAME, DONE
 from fhir_gym.types import Resource
 
@@ -103,7 +102,7 @@ class LiveDrawing:
             kind = self._kinds[key]
             for _ in range(_TRIES):
                 scene, requests = self._draw_kind(kind, count, tuple(amended_at[key]))
-                if taken.add(kind.resources(scene, self._world), requests):
+                if taken.add(scene.resources(), requests):
                     break
             else:
                 raise TaskError(f"kind {key} found no scene without records of others in {_TRIES} tries")
@@ -170,13 +169,12 @@ class LiveDrawing:
         return kind.minutes // 2 if self._is_small(kind) else kind.minutes
 
     def _staff(self) -> list[str]:
-        """Return the practitioners who hand in requests."""
         ids = sorted(self._world.ids("Practitioner"))
         return [f"Practitioner/{id}" for id in self._rng.sample(ids, min(5, len(ids)))]
 
     def _resources(self) -> Iterator[Resource]:
-        for key, scene in self.scenes.items():
-            yield from self._kinds[key].resources(scene, self._world)
+        for scene in self.scenes.values():
+            yield from scene.resources()
 
     def _schedule(self, chosen: Sequence[tuple[str, Any]], drawing: RequestDrawing) -> tuple[DeskRequest, ...]:
         """Draw the requests with their times, and the order in which they arrive."""
@@ -208,7 +206,7 @@ class LiveDrawing:
             return None
         alike = [each for each in others if each.kind == request.kind and each.id != request.id]
         same = [each.request for each in alike if _patients_of(each) == _patients_of(request)]
-        drawn = kind.draw_status_update(rng, self._world, request.request, same, scene)
+        drawn = kind.draw_status_update(rng, request.request, same, scene)
         if drawn is None:
             return None
         update, outcome, record = drawn
@@ -257,7 +255,6 @@ class LiveDrawing:
         return request.model_copy(update={"note": note, "note_after": after})
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
-        """Draw what colleagues book at each place."""
         for key, scene in self.scenes.items():
             if isinstance(scene, ClinicScene) and not self._kinds[key].is_sweep:
                 requests = [request for request in self.requests if request.kind == key]

@@ -9,7 +9,7 @@ from typing import Any
 from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH
@@ -88,7 +88,6 @@ class GoldDesk:
             yield from self._begin(others[0])
 
     def _forget(self, task: Resource) -> None:
-        """Take a Task off the list of open Tasks."""
         self._open = [each for each in self._open if each["id"] != task["id"]]
 
     def _usual_rank(self, task: Resource) -> Any:
@@ -207,13 +206,13 @@ class GoldDesk:
                 self._forget(begun)
 
     def _solve(self, request: DeskRequest, ask: Any) -> Solution:
-        """Do what a request wants, and return the outcome."""
         kind = self._kinds[request.kind]
         if request.kind not in self._given:
             values = kind.rule_values(self._p.scene[request.kind])
             self._given[request.kind] = yield from read_rules(kind, values, self._now)
         rule_values = {**self._given[request.kind], POLICY_TIME: instant(self._policy_time)}
-        return (yield from kind.solve(ask, rule_values, self._now, self._known.setdefault(request.kind, {})))
+        looked_up = self._known.setdefault(request.kind, {})
+        return (yield from kind.solve(ask, Knowledge(rule_values, self._now, looked_up)))
 
     @property
     def _now(self) -> datetime:

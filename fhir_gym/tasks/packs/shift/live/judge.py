@@ -48,13 +48,7 @@ _LONGEST = 2
 
 
 class LiveJudge:
-    """Judges the requests of a live shift against the states that the agent met.
-
-    Args:
-        p: The parameters.
-        kinds: The kinds by their keys.
-        end: The end state of the episode.
-    """
+    """Judges the requests of a live shift against the states that the agent met."""
 
     def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: FinishedEpisode) -> None:
         self._p, self._kinds, self._end = p, kinds, end
@@ -69,7 +63,6 @@ class LiveJudge:
         return closing.write if closing else None
 
     def _counterfactuals(self) -> Iterable[Resource]:
-        """Return the counterfactuals of all requests."""
         records = (counterfactual for asked in self._p.requests for counterfactual in self._counterfactuals_of(asked))
         return {
             (counterfactual["resourceType"], counterfactual["id"]): counterfactual for counterfactual in records
@@ -165,7 +158,7 @@ class LiveJudge:
         """Judge the requests of a kind by the records of a scene, each by the policies of its time."""
         kind = self._kinds[key]
         if not self.log.requests:  # to judge what an idle agent left would take a tenth of the time of grading
-            return [Decided(Judgement.declined(request, "", False, frozenset())) for request in requests]
+            return [Decided(Judgement(False, False, request.outcome, "")) for request in requests]
         answers = [closing.outcome if (closing := closings[request.id]) else "" for request in asked]
         judged = kind.judge(requests, usual, self.log, answers)
         changes = self._changes(asked, judged)
@@ -233,7 +226,6 @@ class LiveJudge:
         return self._end.timeline[write.request].at + write.place * WRITE
 
     def _work(self, request: DeskRequest, closing: Closing | None, first: int | None) -> Work:
-        """Return when the agent worked on a request."""
         positions = [at for at in (first, closing.request if closing else None) if at is not None]
         if not positions:
             return Work(parse_instant(self._p.now), parse_instant(self._p.now))
@@ -267,7 +259,6 @@ class LiveJudge:
 
     @cached_property
     def _closings(self) -> dict[str, Closing | None]:
-        """How the agent closed the Tasks, by the ids of the requests."""
         return {request.id: self._closing(request) for request in self._p.requests}
 
     def _closing(self, request: DeskRequest) -> Closing | None:
@@ -281,7 +272,6 @@ class LiveJudge:
         return Closing(*final, closed[-1].request, closed[-1].number, self._time(last))
 
     def _result(self, request: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
-        """Return the result of a request."""
         judgement, first = decided.judgement, decided.first
         left = bool(judgement.claimed & self.log.changed)
         withdrawn = self._event("withdrawn", request)

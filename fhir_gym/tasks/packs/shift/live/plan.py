@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -32,6 +33,36 @@ UPDATE_IN_TIME = timedelta(minutes=2)
 """The same for a colleague's update of a record. It is longer, because reading a chart takes several requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class LiveSize:
+    """How large a live shift is.
+
+    Attributes:
+        level: The level, 3 or 4.
+        kinds: Maximum number of kinds of requests that are no sweeps.
+        sweeps: Maximum number of sweeps, each of another kind.
+        minutes: Minutes in which requests arrive.
+        waiting: Number of requests that wait at the start.
+        bookings: Number of bookings by colleagues at each place with slots.
+        documents: Number of policy documents.
+        amendments: Number of amendments of policies that come into force during the shift.
+        events: Factor of the probability that a request is withdrawn, becomes more urgent or gets another description.
+        asking: Factor of the probability that a request needs a question.
+    """
+
+    level: int
+    requests: int
+    kinds: int
+    sweeps: int
+    minutes: int
+    waiting: int
+    bookings: int
+    documents: int
+    amendments: int = 0
+    events: float = 1.0
+    asking: float = 1.0
+
+
 class RecordUpdate(Params):
     """A colleague updates a record of the patient while the agent works on a request.
 
@@ -58,9 +89,6 @@ class DeskRequest(Params):
     Attributes:
         id: Id of its Task.
         kind: Key of its kind.
-        text: The description of the Task.
-        priority: Priority of the Task.
-        requester: Reference to the requester.
         arrives: Time at which the Task is created (instant). This time and `due` are drawn last.
         due: Time until which the request must be handled (instant).
         asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
@@ -135,9 +163,7 @@ class LiveParams(SceneParams):
         now: Start of the shift (instant).
         until: No request arrives after this time (instant).
         desk: Id of the Organization whose worklist it is.
-        library: The policies.
         requests: The requests in the order in which they arrive.
-        bookings: What colleagues book.
         background: Further resources of the start state.
     """
 

@@ -10,8 +10,7 @@ from typing import Any
 from fhir_gym.tasks import IdAllocator
 from fhir_gym.tasks.authoring import Person, namesake, patient_resource
 from fhir_gym.tasks.packs.shift.kind import RequestKind
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, Priority
-from fhir_gym.tasks.packs.shift.live.size import LiveSize
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveSize, Priority
 from fhir_gym.tasks.packs.shift.preferences import TimePreferences
 from fhir_gym.types import Resource
 
@@ -35,18 +34,7 @@ _MESSAGE_AFTER = (20, 240)
 
 
 class RequestDrawing:
-    """Draws the requests of one live shift.
-
-    Args:
-        rng: Random generator.
-        ids: Allocates ids.
-        size: How large the shift is.
-        kinds: The kinds by their keys.
-        scenes: The scenes by the keys of their kinds.
-        practitioners: References to the practitioners who hand in requests.
-        organizations: References to the organizations that do.
-        patients: The patients on file.
-    """
+    """Draws the requests of one live shift."""
 
     def __init__(
         self,

@@ -18,8 +18,6 @@ class Closing:
     """How the agent closed a Task.
 
     Attributes:
-        status: The status of the Task.
-        outcome: The reported outcome.
         request: Position of the closing request on the timeline.
         write: Number of the closing write.
         at: Time of the agent's last update of the Task.
@@ -43,11 +41,6 @@ class Work:
         """Return the judgement that counts if policies came into force at a moment.
 
         If it was in the middle of the work, the agent may follow the earlier or the later policies.
-
-        Args:
-            moment: The moment.
-            before: The judgement by the earlier policies.
-            after: The judgement by the later policies.
         """
         if moment > self.end:
             return before

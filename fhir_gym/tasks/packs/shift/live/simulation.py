@@ -36,13 +36,7 @@ _Event = Callable[[], None]
 
 
 class LiveSimulation(Simulation):
-    """The simulation of one episode.
-
-    Args:
-        p: The parameters.
-        titles: Titles of the kinds by their keys.
-        session: The session with the start state.
-    """
+    """The simulation of one episode."""
 
     def __init__(self, p: LiveParams, titles: dict[str, str], session: FhirSession) -> None:
         self._p, self._titles, self._session = p, titles, session
@@ -135,7 +129,6 @@ class LiveSimulation(Simulation):
         return shows
 
     def _send(self, event: str, action: Action) -> Response | None:
-        """Send a request of somebody else."""
         request = to_request(action, self._session.base_url)
         assert not isinstance(request, Invalid), request.reason
         response = self._handle(request)

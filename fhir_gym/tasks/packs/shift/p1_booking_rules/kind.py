@@ -6,28 +6,17 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Booked, Calendar, FixedCalendar
-from fhir_gym.tasks.packs.shift.clinic import (
-    LANGUAGES,
-    OCCUPIED,
-    SERVICES,
-    ClinicScene,
-    ClinicSlot,
-    Visit,
-    clinic_resources,
-    draw_clinic,
-    overlap,
-)
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.authoring import IdAllocator
+from fhir_gym.tasks.packs.shift.calendar import EARLIER_REQUESTS_IGNORED, MISTAKES, Calendar, FixedCalendar
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, SERVICES, ClinicScene, ClinicSlot, Visit, draw_clinic, overlap
+from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     BY_NAME,
@@ -41,41 +30,28 @@ from fhir_gym.tasks.packs.shift.p1_booking_rules.rules import (
     BOOKING,
     FULFILLED,
     MISSED,
-    Attendance,
     PolicyBookingJudge,
     PolicyClinicScene,
     PolicyLimits,
     decide,
     limits_for,
+    service_code,
     slots_within_limits,
     values_for,
 )
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
-    absent_patient,
-    choose_by_patient,
+    PatientsFirstKind,
+    PatientsFirstSampler,
     ids_of,
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.policies import (
-    MISREADINGS,
-    Library,
-    policy_resources,
-    policy_time,
-    read_library,
-    validity_rules,
-)
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, take_slot
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
-from fhir_gym.tasks.packs.shift.preferences import WISHES, draw_time_wishes
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import (
-    MOST_BOOKINGS,
-    PlaceRecords,
-    look_up_place,
-    minutes_of,
-    overlaps,
-)
-from fhir_gym.tasks.packs.shift.q1_bookings.rules import COMING, BookingContent, BookingRequest, booking_text, coming
+from fhir_gym.tasks.packs.shift.preferences import WISHES
+from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent, BookingKind, BookingRequest, coming, draw_wishes
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
@@ -94,22 +70,141 @@ _EARLIER = (0, 1, 1, 2, 3)
 """Possible numbers of earlier appointments that are added for a patient."""
 
 
-class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
+class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingRequest]):
+    """Chooses requests about the first patients, or about the others if these have none."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        now: datetime,
+        scene: PolicyClinicScene,
+        outcomes: Sequence[str],
+        names: Sequence[Named],
+    ) -> None:
+        super().__init__(rng, now, scene, outcomes, names)
+        self._calendar = Calendar.at_start(scene)
+        count = sum(outcome not in BY_NAME for outcome in outcomes)
+        self._names, self._spare = [*names[:count]], [*names[count:]]
+        self._libraries = scene.library.misreadings(now)
+        self._values: dict[tuple[str, str], dict[str, str]] = {}
+        self._seen: dict[tuple[str, str], FixedCalendar] = {}
+        self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
+        self._services = sorted({practitioner.service.display for practitioner in scene.practitioners})
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        if outcome in BY_NAME:
+            used = [request.ask.patient for request in self.chosen]
+            names = [name for name in names_for(self.rng, self.scene.people, outcome) if name not in used]
+            return self._add((name, outcome, "") for name in names)
+        if depends:
+            choices = [(outcome, EARLIER_REQUESTS_IGNORED) for outcome in dict.fromkeys((outcome, DONE, NO_FREE_TIME))]
+            return any(self._add_for(name, choices) for name in [*self._names])
+        others = [other for other in _BY_RULES if other != outcome]
+        outcomes = [outcome, *self.rng.sample(others, len(others))]
+        choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
+        return any(self._add_for(name, choices) for name in [*self._names, *self._spare])
+
+    def _add_for(self, name: Named, choices: Iterable[tuple[str, str]]) -> bool:
+        """Add the first possible request about a patient with one of these outcomes and mistakes."""
+        is_added = self._add((name, outcome, mistake) for outcome, mistake in choices)
+        if is_added:
+            (self._names if name in self._names else self._spare).remove(name)
+        return is_added
+
+    def _draw_mistake(self, outcome: str) -> str:
+        mistake = self.rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
+        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self.rng.random() < _LAST_DAY_MATTERS else mistake
+
+    def _add(self, choices: Iterable[tuple[Named, str, str]]) -> bool:
+        """Add the first possible request with one of these patients, outcomes and mistakes that would change it."""
+        request = next((request for choice in choices if (request := self._draw(*choice))), None)
+        if request is None:
+            return False
+        self.chosen.append(request)
+        if request.outcome == DONE:
+            self._calendar.book(request.patients[0], self._decide(request.ask, request.patients[0])[1])
+            self._seen.clear()
+            self._limits.clear()
+        return True
+
+    def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
+        """Draw wishes of a patient until they have an outcome, which the mistake would change; None if they do not."""
+        ids = ids_of(name, self.scene.people)
+        for ask in self._asks(name, mistake):
+            if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
+                aimed = target_among(ids, self.scene.people)
+                return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
+        return None
+
+    def _ask(self, name: Named) -> BookingContent:
+        rng = self.rng
+        wishes = draw_wishes(rng, self.now.date())
+        del wishes["minutes"]  # policies limit the length
+        chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
+        return BookingContent(
+            patient=name, service=rng.choice(self._services), **{wish: wishes[wish] for wish in chosen}
+        )
+
+    def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
+        if mistake == EARLIER_REQUESTS_IGNORED:  # who asks for the same as an earlier patient may compete for a slot
+            earlier = [request.ask for request in self.chosen if request.outcome == DONE]
+            similar = [other for ask in earlier for other in (ask, *ask.without_one_wish())]
+            for ask in self.rng.sample(similar, len(similar)):
+                yield ask.model_copy(update={"patient": name})
+        for _ in range(_MORE_TRIES if mistake in _WITHOUT else _TRIES):
+            yield self._ask(name)
+
+    def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
+        """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
+        result = self._decide(ask, patient)
+        if result[0] != outcome or (mistake and self._decide(ask, patient, mistake) == result):
+            return False
+        if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
+            return any(True for _ in slots_within_limits(ask, patient, self.scene))
+        return outcome != DONE or all(self._decide(booking, patient) != result for booking in ask.without_one_wish())
+
+    def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
+        """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
+        calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
+        key = (ask.service, patient, mistake)
+        if key not in self._limits:
+            values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
+            limits = limits_for(values, ask, patient, calendar)
+            if limits:
+                limits = replace(limits, **_WITHOUT.get(mistake, {}))
+            self._limits[key] = limits, bool(coming(calendar, ask, patient))
+        limits, is_booked = self._limits[key]
+        return decide(ask, patient, calendar, limits, is_booked=is_booked)
+
+    def _values_for(self, ask: BookingContent, misread: str) -> dict[str, str]:
+        """Return what the policies say about the service, as one reads them who makes a mistake."""
+        key = (ask.service, misread)
+        if key not in self._values:
+            self._values[key] = values_for(ask, self.scene, self._libraries[misread])
+        return self._values[key]
+
+    def _seen_by(self, mistake: str, patient: str) -> FixedCalendar:
+        """Return the calendar, as an agent that makes a mistake sees it."""
+        key = (mistake, patient)
+        if key not in self._seen:
+            seen = self._calendar.as_seen_by(mistake, patient) if mistake else self._calendar
+            self._seen[key] = seen.fixed()
+        return self._seen[key]
+
+
+class BookingRules(BookingKind[PolicyClinicScene], PatientsFirstKind[PolicyClinicScene, BookingRequest]):
     """Book appointments within the limits of policies."""
 
     key = "P1"
+    sampler_type = PolicyBookingSampler
     judge_type = PolicyBookingJudge
     # Fewer at level 2 than of other kinds, so that one request after the other fits into 80 actions.
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (5, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
-    depending = (DONE, NO_FREE_TIME)
-    minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
-    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
-    }
     rules = (
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
         "schedule. The service of a slot is the specialty of its schedule. The department for a service has the "
@@ -155,83 +250,33 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         return PolicyClinicScene(**dict(clinic), library=library)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: PolicyClinicScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[BookingRequest, ...] | None:
-        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
-
-    @override
-    def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
-        return [*clinic_resources(scene, world), *policy_resources(scene.library, (BOOKING,))]
-
-    @override
-    def rule_values(self, scene: PolicyClinicScene) -> Mapping[str, str]:
-        return {"place": scene.name}
-
-    @override
-    def text(self, ask: BookingContent, wording: int) -> str:
-        return booking_text(ask, wording)
-
-    @override
-    def solve(
-        self, ask: BookingContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient = f"Patient/{patients[0]['id']}"
+    def solve_for(self, patient: Resource, ask: BookingContent, knowledge: Knowledge) -> Solution:
+        looked_up, id, now = knowledge.looked_up, str(patient["id"]), knowledge.now
         if not looked_up:
-            looked_up["place"] = yield from look_up_place(rule_values["place"])
-            looked_up["library"] = yield from read_library((BOOKING,))
+            looked_up["place"] = yield from look_up_place(knowledge.rule_values["place"])
         place: PlaceRecords = looked_up["place"]
-        library: Library = looked_up["library"]
-        mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
-        coming = [
-            appointment
-            for appointment in mine
-            if appointment["status"] in COMING and appointment["start"] > instant(now)
-        ]
-        if any(place.service_of(appointment) == ask.service for appointment in coming):
-            return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(rule_values, now))
-        attended = [
-            Attendance(appointment["start"], appointment["status"], place.service_of(appointment) == ask.service)
-            for appointment in mine
-        ]
-        limits = PolicyLimits.of(values, now.date(), attended)
-        if limits is None:
-            return NOT_ALLOWED
-        query = {
-            "schedule.actor": place.place,
-            "start": [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"],
-            "status": "free",
-            "_count": "200",
-        }
-        occupied = [appointment for appointment in mine if appointment["status"] in OCCUPIED]
-        for _ in range(MOST_BOOKINGS):
-            slots = yield from search_all("/Slot", query)
-            possible = [
-                slot for slot in slots if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot))
-            ]
-            fitting = [slot for slot in possible if not overlaps(slot, occupied)]
-            if not fitting:
-                break
-            if (yield from place.book(place.first(fitting), patient)):
-                return DONE
-        return NO_FREE_TIME
+        library = yield from library_about(BOOKING, knowledge)
+        query: dict[str, Any] = {"patient": f"Patient/{id}", "actor": place.place, "_count": "200"}
+        mine = yield from search_all("/Appointment", query)
+        calendar = place.calendar(now, (), mine)
+        values = library.values(BOOKING.code, service_code(calendar.scene, ask.service), policy_time(knowledge))
+        limits, is_booked = limits_for(values, ask, id, calendar), bool(coming(calendar, ask, id))
+        if limits is None or is_booked:
+            return decide(ask, id, calendar, limits, is_booked=is_booked)[0]
+        days = [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"]
+        query = {"schedule.actor": place.place, "start": days, "status": "free", "_count": "200"}
+        slot = yield from take_slot(
+            query, lambda slots: decide(ask, id, place.calendar(now, slots, mine), limits, is_booked=False)[1]
+        )
+        if slot is None:
+            return NO_FREE_TIME
+        yield place.booking(slot, id)
+        return DONE
 
     @override
-    def counterfactuals(self, request: BookingRequest, scene: PolicyClinicScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        if request.outcome not in (DONE, NO_FREE_TIME):
-            return []
-        return [*slots_within_limits(request.ask, request.patients[0], scene)]
+    def missing_records(self, request: BookingRequest, scene: PolicyClinicScene) -> Iterator[Resource]:
+        if request.outcome in (DONE, NO_FREE_TIME):
+            yield from slots_within_limits(request.ask, request.patients[0], scene)
 
 
 def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:
@@ -260,150 +305,6 @@ def _as_ended(visit: Visit) -> Visit:
     status = FULFILLED if visit.status in OCCUPIED else visit.status
     slot = visit.slot.model_copy(update={"status": "busy"}) if status in (FULFILLED, MISSED) else visit.slot
     return visit.model_copy(update={"slot": slot, "status": status})
-
-
-class _Chooser:
-    """Chooses requests one after the other.
-
-    Args:
-        rng: Random generator.
-        scene: The place and the policies.
-        names: The patients, in random order. The first of them get requests.
-        outcomes: The outcomes of all requests.
-    """
-
-    def __init__(
-        self, rng: random.Random, scene: PolicyClinicScene, names: Sequence[Named], outcomes: Sequence[str]
-    ) -> None:
-        self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
-        count = sum(outcome not in BY_NAME for outcome in outcomes)
-        self._names, self._spare = [*names[:count]], [*names[count:]]
-        now = parse_instant(scene.now)
-        self._libraries = {"": scene.library} | {
-            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
-        }
-        self._values: dict[tuple[str, str], dict[str, str]] = {}
-        self._seen: dict[tuple[str, str], FixedCalendar] = {}
-        self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
-        self._services = sorted({practitioner.service.display for practitioner in scene.practitioners})
-        self.requests: list[BookingRequest] = []
-
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request about one of the patients, and return whether that succeeds.
-
-        Args:
-            outcome: The outcome. The patient may have another one if it is not possible and nothing depends on it.
-            depends: Whether the outcome must depend on an earlier request.
-        """
-        if outcome in BY_NAME:
-            used = [request.ask.patient for request in self.requests]
-            names = [name for name in names_for(self._rng, self._scene.people, outcome) if name not in used]
-            return self._add((name, outcome, "") for name in names)
-        if depends:
-            choices = [(outcome, EARLIER_REQUESTS_IGNORED) for outcome in dict.fromkeys((outcome, DONE, NO_FREE_TIME))]
-            return any(self._add_for(name, choices) for name in [*self._names])
-        others = [other for other in _BY_RULES if other != outcome]
-        outcomes = [outcome, *self._rng.sample(others, len(others))]
-        choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
-        return any(self._add_for(name, choices) for name in [*self._names, *self._spare])
-
-    def _add_for(self, name: Named, choices: Iterable[tuple[str, str]]) -> bool:
-        """Add the first possible request about a patient with one of these outcomes and mistakes."""
-        is_added = self._add((name, outcome, mistake) for outcome, mistake in choices)
-        if is_added:
-            (self._names if name in self._names else self._spare).remove(name)
-        return is_added
-
-    def _draw_mistake(self, outcome: str) -> str:
-        """Draw the mistake that should change a request with an outcome."""
-        mistake = self._rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
-        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self._rng.random() < _LAST_DAY_MATTERS else mistake
-
-    def _add(self, choices: Iterable[tuple[Named, str, str]]) -> bool:
-        """Add the first possible request with one of these patients, outcomes and mistakes that would change it."""
-        request = next((request for choice in choices if (request := self._draw(*choice))), None)
-        if request is None:
-            return False
-        self.requests.append(request)
-        if request.outcome == DONE:
-            _, slot = self._decide(request.ask, request.patients[0])
-            assert slot is not None
-            self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
-            self._seen.clear()
-            self._limits.clear()
-        return True
-
-    def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
-        """Draw wishes of a patient until they have an outcome, which the mistake would change.
-
-        Returns None if that does not happen.
-        """
-        ids = ids_of(name, self._scene.people)
-        for ask in self._asks(name, mistake):
-            if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
-                aimed = target_among(ids, self._scene.people)
-                return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
-        return None
-
-    def _ask(self, name: Named) -> BookingContent:
-        """Draw a service and up to two wishes."""
-        rng = self._rng
-        wishes = draw_time_wishes(rng, parse_instant(self._scene.now).date()) | {
-            "language": rng.choice(sorted(LANGUAGES)),
-            "gender": rng.choice(("female", "male")),
-        }
-        del wishes["minutes"]  # policies limit the length
-        chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
-        return BookingContent(
-            patient=name, service=rng.choice(self._services), **{wish: wishes[wish] for wish in chosen}
-        )
-
-    def _asks(self, name: Named, mistake: str) -> Iterator[BookingContent]:
-        """Draw what a patient may ask for."""
-        if mistake == EARLIER_REQUESTS_IGNORED:  # who asks for the same as an earlier patient may compete for a slot
-            earlier = [request.ask for request in self.requests if request.outcome == DONE]
-            similar = [other for ask in earlier for other in (ask, *ask.without_one_wish())]
-            for ask in self._rng.sample(similar, len(similar)):
-                yield ask.model_copy(update={"patient": name})
-        for _ in range(_MORE_TRIES if mistake in _WITHOUT else _TRIES):
-            yield self._ask(name)
-
-    def _qualifies(self, ask: BookingContent, patient: str, outcome: str, mistake: str) -> bool:
-        """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
-        result = self._decide(ask, patient)
-        if result[0] != outcome or (mistake and self._decide(ask, patient, mistake) == result):
-            return False
-        if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
-            return any(True for _ in slots_within_limits(ask, patient, self._scene))
-        return outcome != DONE or all(self._decide(booking, patient) != result for booking in ask.without_one_wish())
-
-    def _decide(self, ask: BookingContent, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
-        """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
-        calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
-        key = (ask.service, patient, mistake)
-        if key not in self._limits:
-            values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
-            limits = limits_for(values, ask, patient, calendar)
-            if limits:
-                limits = replace(limits, **_WITHOUT.get(mistake, {}))
-            self._limits[key] = limits, bool(coming(calendar, ask, patient))
-        limits, is_booked = self._limits[key]
-        return decide(ask, patient, calendar, limits, is_booked=is_booked)
-
-    def _values_for(self, ask: BookingContent, misread: str) -> dict[str, str]:
-        """Return what the policies say about the service, as one reads them who makes a mistake."""
-        key = (ask.service, misread)
-        if key not in self._values:
-            self._values[key] = values_for(ask, self._scene, self._libraries[misread])
-        return self._values[key]
-
-    def _seen_by(self, mistake: str, patient: str) -> FixedCalendar:
-        """Return the calendar, as an agent that makes a mistake sees it."""
-        key = (mistake, patient)
-        if key not in self._seen:
-            seen = self._calendar.as_seen_by(mistake, patient) if mistake else self._calendar
-            self._seen[key] = seen.fixed()
-        return self._seen[key]
 
 
 class BookingRulesLevel1(StaticShift, requests=BookingRules(), level=1):

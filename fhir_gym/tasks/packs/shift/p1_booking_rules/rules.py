@@ -14,10 +14,9 @@ from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.calendar import USUAL_MINUTES, Calendar, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
-from fhir_gym.tasks.packs.shift.patients import patient_not_found
-from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.tasks.packs.shift.q1_bookings.rules import BookingContent, BookingJudge, coming
+from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent, BookingJudge, coming
 from fhir_gym.types import Resource
 
 FULFILLED, MISSED = "fulfilled", "noshow"
@@ -66,13 +65,13 @@ _LONGEST = 24 * 60
 
 
 class PolicyClinicScene(ClinicScene):
-    """The records of a place, and the policies of the hospital.
-
-    Attributes:
-        library: The policies.
-    """
+    """The records of a place, and the policies of the hospital."""
 
     library: Library
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [*super().resources(), *policy_resources(self.library, (BOOKING,))]
 
 
 class Attendance(NamedTuple):
@@ -80,7 +79,6 @@ class Attendance(NamedTuple):
 
     Attributes:
         start: Start (instant).
-        status: Status of the appointment.
         same_service: Whether the appointment is for the requested service.
     """
 
@@ -113,13 +111,7 @@ class PolicyLimits:
 
     @classmethod
     def of(cls, values: Mapping[str, str], today: date, appointments: Sequence[Attendance]) -> Self | None:
-        """Return the limits for a patient; None if the desk must not book for the patient.
-
-        Args:
-            values: The valid values of the policies.
-            today: The day of the booking.
-            appointments: All appointments of the patient at the place.
-        """
+        """Return the limits for a patient; None if the desk must not book for the patient."""
         number = {name: int(value.split()[0]) for name, value in values.items() if name != _WEEKDAYS}
         if sum(appointment.status == MISSED for appointment in appointments) >= number[_MISSED]:
             return None
@@ -177,9 +169,9 @@ def values_for(ask: BookingContent, scene: ClinicScene, library: Library) -> dic
 
 def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, calendar: Calendar) -> PolicyLimits | None:
     """Return the limits for an appointment of a patient; None if the desk must not book for the patient."""
-    doctors = calendar.scene.by_schedule()
+    schedules = calendar.scene.schedules_for(ask.service)
     appointments = [
-        Attendance(slot.start, status, doctors[slot.schedule].service.display == ask.service)
+        Attendance(slot.start, status, slot.schedule in schedules)
         for whose, slots, status in calendar.visits.values()
         if whose == patient
         for slot in slots[:1]
@@ -190,15 +182,7 @@ def limits_for(values: Mapping[str, str], ask: BookingContent, patient: str, cal
 def decide(
     ask: BookingContent, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
 ) -> tuple[str, ClinicSlot | None]:
-    """Return the outcome of a request, and the slot that the rules choose if it is done.
-
-    Args:
-        ask: The patient's wishes.
-        patient: Id of the patient.
-        calendar: The slots and appointments.
-        limits: See `limits_for`.
-        is_booked: Whether the patient has a coming appointment for the service.
-    """
+    """Return the outcome of a request, and the slot that the rules choose if it is done."""
     if is_booked:
         return ALREADY_DONE, None
     if limits is None:
@@ -230,11 +214,8 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
         return decide(ask, patient, calendar, limits, is_booked=bool(coming(calendar, ask, patient)))[1]
 
     @override
-    def rightly_declined(self, number: int, answer: str) -> bool:
-        request = self.requests[number]
-        not_found = patient_not_found(request, self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        request, answer = self.requests[number], self.answers[number]
         ask, patient = request.ask, request.patients[0]
         booked = coming(self.start, ask, patient)
         if booked:
@@ -252,9 +233,8 @@ class PolicyBookingJudge(BookingJudge[PolicyClinicScene]):
 
     def _has_read(self, service: str, points: Collection[str]) -> bool:
         """Whether the agent has read the documents that settle some points for a service."""
-        now = parse_instant(self.scene.now)
-        decisions = self.scene.library.decisions(BOOKING.code, service_code(self.scene, service), now)
-        return self.log.has_seen([f"DocumentReference/{decisions[point].document}" for point in points])
+        department, now = service_code(self.scene, service), parse_instant(self.scene.now)
+        return self.log.has_seen(self.scene.library.documents_for(BOOKING.code, department, now, points))
 
     def _has_seen_missed(self, patient: str, count: int) -> bool:
         """Whether the agent has seen at least `count` missed appointments of a patient."""

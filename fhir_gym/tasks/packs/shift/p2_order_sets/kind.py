@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.charts import (
     CHART_UPDATES,
     CREATININE,
@@ -22,11 +22,13 @@ from fhir_gym.tasks.packs.shift.charts import (
     WEIGHT,
     ChartSceneSampler,
     EarlierOrder,
-    chart_resources,
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
-from fhir_gym.tasks.packs.shift.engine.orders import (
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.orders import (
     DOSE_RULE,
     ORDER_ELEMENTS,
     ORDERS,
@@ -36,9 +38,6 @@ from fhir_gym.tasks.packs.shift.engine.orders import (
     decoy_charts,
     read_chart,
 )
-from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.p2_order_sets.rules import (
     FORMULARY,
@@ -55,20 +54,13 @@ from fhir_gym.tasks.packs.shift.p2_order_sets.rules import (
 )
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
-    absent_patient,
+    PatientKind,
     draw_patients,
     drawn_again,
     drawn_by_patient,
     names_for,
 )
-from fhir_gym.tasks.packs.shift.policies import (
-    MISREADINGS,
-    Library,
-    policy_resources,
-    policy_time,
-    read_library,
-    validity_rules,
-)
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
@@ -85,13 +77,122 @@ def _listed(item: Item) -> str:
     return f"  - {item.name} ({kind})"
 
 
-class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
+class OrderSetSampler(OrderSampler[OrderSetScene, OrderSetRequest]):
+    """Chooses requests for which a rule, a policy or a peculiarity matters."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: OrderSetScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._libraries = scene.library.misreadings(now)
+        self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
+        self._own_orders: dict[str, list[EarlierOrder]] = {}
+        self._decisions: dict[tuple[str, str, str, str], Decision] = {}
+        self._rules = {"": OrderSetRules(scene, scene.now), **decoy_charts(OrderSetRules, scene)}
+        self._sets: dict[tuple[str, str, str], OrderSet] = {}
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng = self.rng
+        used = [request.ask.patient for request in self.chosen]
+        names = [name for name in names_for(rng, self.scene.people, outcome) if (name in used) == depends]
+        asks = [
+            OrderSetContent(patient=name, order_set=order_set, department=department.display)
+            for name in names
+            for order_set in SETS
+            for department in self.scene.departments
+        ]
+        requests = [OrderSetRequest(ask=ask, outcome=outcome, patients=self.ids.get(ask.patient, ())) for ask in asks]
+        for cause in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
+            fitting = [
+                request
+                for request in requests
+                if len(request.patients) != 1 or self._qualifies(request.ask, request.patients[0], outcome, cause)
+            ]
+            if fitting:
+                drawn = drawn_by_patient(rng, fitting)
+                if depends:
+                    drawn = drawn_again(drawn, self.chosen)
+                self.chosen.append(drawn)
+                if len(drawn.patients) == 1:
+                    self._order(drawn.ask, drawn.patients[0])
+                return True
+        return False
+
+    def _order(self, ask: OrderSetContent, patient: str) -> None:
+        """Add the orders of a request."""
+        number = len(self.chosen)
+        orders = [self.new_order(number, patient, item) for item in self._decide(ask, patient).orders]
+        self._own_orders.setdefault(patient, []).extend(orders)
+        self._decisions = {key: decision for key, decision in self._decisions.items() if key[0] != patient}
+
+    def _wanted(self, outcome: str) -> Sequence[str]:
+        """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
+        if outcome == NOT_ALLOWED:
+            obstacles = self.rng.sample(_OBSTACLES, len(_OBSTACLES))
+            return [_OLD_WEIGHT, *obstacles] if self.rng.random() < _RATHER_OLD else obstacles
+        kinds: list[Sequence[str]] = [MISREADINGS]
+        if outcome == DONE:
+            kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
+        return [self.rng.choice(self.rng.choice(kinds)) for _ in range(2)]
+
+    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, needed_cause: str) -> bool:
+        """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
+        decision = self._decide(ask, patient)
+        if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
+            return False
+        if needed_cause in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
+            if needed_cause == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
+                return False
+            needed_cause = "weight" if needed_cause == _OLD_WEIGHT else needed_cause
+            return [cause.name for cause in decision.causes] == [needed_cause]
+        if needed_cause == _SUBSTITUTE:
+            return self._set_for(ask).substitute in decision.orders
+        if needed_cause == _LEFT_OUT:
+            return not {*self._set_for(ask).tests} <= {*decision.orders}
+        if not needed_cause:
+            return True
+        return self._decide(ask, patient, needed_cause).result != decision.result
+
+    def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
+        """Whether no value is close to a limit after amendments that come into force during the shift, either."""
+        key = (ask.order_set, ask.department)
+        orders = (*self.orders.get(patient, ()), *self._own_orders.get(patient, ()))
+        if key not in self._of_the_day:
+            self._of_the_day[key] = order_sets_of_the_day(ask, self.scene)
+        sets = self._of_the_day[key]
+        return all(self._rules[""].decide(ask.order_set, order_set, patient, orders).settled for order_set in sets)
+
+    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> Decision:
+        """Decide about a request like an agent that makes a mistake."""
+        key = (patient, ask.order_set, ask.department, mistake)
+        if key not in self._decisions:
+            self._decisions[key] = self._decided(ask, patient, mistake)
+        return self._decisions[key]
+
+    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> Decision:
+        orders: Iterable[EarlierOrder] = self.orders.get(patient, ())
+        if mistake != _OWN_ORDERS:
+            orders = (*orders, *self._own_orders.get(patient, ()))
+        if mistake == _ORDERS:
+            orders = (order.as_if_valid(self.scene.now) for order in orders)
+        rules = self._rules.get(mistake, self._rules[""])
+        order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
+        return rules.decide(ask.order_set, order_set, patient, orders)
+
+    def _set_for(self, ask: OrderSetContent, misread: str = "") -> OrderSet:
+        key = (ask.order_set, ask.department, misread)
+        if key not in self._sets:
+            self._sets[key] = order_set_for(ask, self.scene, self._libraries[misread])
+        return self._sets[key]
+
+
+class OrderSets(PatientKind[OrderSetScene, OrderSetRequest]):
     """Order what belongs to order sets that policies define."""
 
     key = "P2"
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     depending = (DONE, ALREADY_DONE)
+    sampler_type = OrderSetSampler
     judge_type = OrderSetJudge
     has_policies = True
     minutes = 7
@@ -155,55 +256,28 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         return OrderSetScene(**dict(charts), library=library, departments=tuple(departments))
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: OrderSetScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[OrderSetRequest, ...] | None:
-        sampler = _RequestSampler(rng, scene)
-        return tuple(sampler.chosen) if self.add_requests(sampler.add, outcomes, dependent) else None
-
-    @override
-    def resources(self, scene: OrderSetScene, world: World) -> list[Resource]:
-        return [*chart_resources(scene), *policy_resources(scene.library, (ORDER_SETS,))]
-
-    @override
     def rule_values(self, scene: OrderSetScene) -> Mapping[str, str]:
         return {"items": "\n".join(map(_listed, FORMULARY.items))}
 
     @override
-    def solve(
-        self, ask: OrderSetContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        patient = str(patients[0]["id"])
-        if not looked_up:
-            looked_up["library"] = yield from read_library((ORDER_SETS,))
-        library: Library = looked_up["library"]
-        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(rule_values, now))
+    def solve_for(self, patient: Resource, ask: OrderSetContent, knowledge: Knowledge) -> Solution:
+        id, now = str(patient["id"]), instant(knowledge.now)
+        library = yield from library_about(ORDER_SETS, knowledge)
+        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(knowledge))
         order_set = OrderSet.of(values, ask.order_set)
         records: list[Resource] = []
         for resource_type in ("AllergyIntolerance", "Condition", "Observation", *ORDERS):
-            query = {"patient": f"Patient/{patient}", "_count": "200", **deciding_codes(resource_type)}
+            query = {"patient": f"Patient/{id}", "_count": "200", **deciding_codes(resource_type)}
             records += yield from search_all(f"/{resource_type}", query)
-        chart = read_chart(records, FORMULARY, instant(now), patient)
-        decision = OrderSetRules(chart, chart.now).decide(ask.order_set, order_set, patient, chart.orders)
+        chart = read_chart(records, FORMULARY, now, id)
+        decision = OrderSetRules(chart, chart.now).decide(ask.order_set, order_set, id, chart.orders)
         for name, dose in decision.orders.items():
             item = FORMULARY.named(name)
-            yield Post(f"/{item.resource_type}", order_resource(item, patient, chart.now[:10], dose))
+            yield Post(f"/{item.resource_type}", order_resource(item, id, now[:10], dose))
         return decision.outcome
 
     @override
-    def counterfactuals(self, request: OrderSetRequest, scene: OrderSetScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        if len(request.patients) > 1:
-            return []
+    def missing_records(self, request: OrderSetRequest, scene: OrderSetScene) -> list[Resource]:
         order_set = order_set_for(request.ask, scene, scene.library)
         rules = OrderSetRules(scene, scene.now)
         return rules.resources(rules.causes(order_set, request.patients[0], "", ()))
@@ -220,119 +294,6 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
             return None
         decision = decide(order_set_for(ask, scene, scene.library))
         return decision.outcome, str(decision.orders)
-
-
-class _RequestSampler(OrderSampler[OrderSetScene]):
-    """Chooses requests one after the other."""
-
-    def __init__(self, rng: random.Random, scene: OrderSetScene) -> None:
-        super().__init__(scene)
-        now = parse_instant(scene.now)
-        self._rng = rng
-        self._libraries = {"": scene.library} | {
-            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
-        }
-        self._of_the_day: dict[tuple[str, str], frozenset[OrderSet]] = {}
-        self._own_orders: dict[str, list[EarlierOrder]] = {}
-        self._decisions: dict[tuple[str, str, str, str], Decision] = {}
-        self._rules = {"": OrderSetRules(scene, scene.now), **decoy_charts(OrderSetRules, scene)}
-        self._sets: dict[tuple[str, str, str], OrderSet] = {}
-        self.chosen: list[OrderSetRequest] = []
-
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
-        rng = self._rng
-        used = [request.ask.patient for request in self.chosen]
-        names = [name for name in names_for(rng, self.scene.people, outcome) if (name in used) == depends]
-        asks = [
-            OrderSetContent(patient=name, order_set=order_set, department=department.display)
-            for name in names
-            for order_set in SETS
-            for department in self.scene.departments
-        ]
-        requests = [OrderSetRequest(ask=ask, outcome=outcome, patients=self.ids.get(ask.patient, ())) for ask in asks]
-        for cause in [_OWN_ORDERS] if depends else [*self._wanted(outcome), ""]:
-            fitting = [
-                request
-                for request in requests
-                if len(request.patients) != 1 or self._qualifies(request.ask, request.patients[0], outcome, cause)
-            ]
-            if fitting:
-                drawn = drawn_by_patient(rng, fitting)
-                if depends:
-                    drawn = drawn_again(drawn, self.chosen)
-                self.chosen.append(drawn)
-                if len(drawn.patients) == 1:
-                    self._order(drawn.ask, drawn.patients[0])
-                return True
-        return False
-
-    def _order(self, ask: OrderSetContent, patient: str) -> None:
-        """Add the orders of a request."""
-        number = len(self.chosen)
-        orders = [self.new_order(number, patient, item) for item in self._decide(ask, patient).orders]
-        self._own_orders.setdefault(patient, []).extend(orders)
-        self._decisions = {key: decision for key, decision in self._decisions.items() if key[0] != patient}
-
-    def _wanted(self, outcome: str) -> Sequence[str]:
-        """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
-        if outcome == NOT_ALLOWED:
-            obstacles = self._rng.sample(_OBSTACLES, len(_OBSTACLES))
-            return [_OLD_WEIGHT, *obstacles] if self._rng.random() < _RATHER_OLD else obstacles
-        kinds: list[Sequence[str]] = [MISREADINGS]
-        if outcome == DONE:
-            kinds += [MISREADINGS, (*DECOYS, _ORDERS), (_SUBSTITUTE, _LEFT_OUT)]
-        return [self._rng.choice(self._rng.choice(kinds)) for _ in range(2)]
-
-    def _qualifies(self, ask: OrderSetContent, patient: str, outcome: str, needed_cause: str) -> bool:
-        """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
-        decision = self._decide(ask, patient)
-        if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
-            return False
-        if needed_cause in (*_OBSTACLES, _OLD_WEIGHT) and outcome == NOT_ALLOWED:
-            if needed_cause == _OLD_WEIGHT and self._rules[""].latest(patient, "weight") is None:
-                return False
-            needed_cause = "weight" if needed_cause == _OLD_WEIGHT else needed_cause
-            return [cause.name for cause in decision.causes] == [needed_cause]
-        if needed_cause == _SUBSTITUTE:
-            return self._set_for(ask).substitute in decision.orders
-        if needed_cause == _LEFT_OUT:
-            return not {*self._set_for(ask).tests} <= {*decision.orders}
-        if not needed_cause:
-            return True
-        return self._decide(ask, patient, needed_cause).result != decision.result
-
-    def _stays_settled(self, ask: OrderSetContent, patient: str) -> bool:
-        """Whether no value is close to a limit after amendments that come into force during the shift, either."""
-        key = (ask.order_set, ask.department)
-        orders = (*self.orders.get(patient, ()), *self._own_orders.get(patient, ()))
-        if key not in self._of_the_day:
-            self._of_the_day[key] = order_sets_of_the_day(ask, self.scene)
-        sets = self._of_the_day[key]
-        return all(self._rules[""].decide(ask.order_set, order_set, patient, orders).settled for order_set in sets)
-
-    def _decide(self, ask: OrderSetContent, patient: str, mistake: str = "") -> Decision:
-        """Decide about a request like an agent that makes a mistake."""
-        key = (patient, ask.order_set, ask.department, mistake)
-        if key not in self._decisions:
-            self._decisions[key] = self._decided(ask, patient, mistake)
-        return self._decisions[key]
-
-    def _decided(self, ask: OrderSetContent, patient: str, mistake: str) -> Decision:
-        orders: Iterable[EarlierOrder] = self.orders.get(patient, ())
-        if mistake != _OWN_ORDERS:
-            orders = (*orders, *self._own_orders.get(patient, ()))
-        if mistake == _ORDERS:
-            orders = (order.as_if_valid(self.scene.now) for order in orders)
-        rules = self._rules.get(mistake, self._rules[""])
-        order_set = self._set_for(ask, mistake if mistake in MISREADINGS else "")
-        return rules.decide(ask.order_set, order_set, patient, orders)
-
-    def _set_for(self, ask: OrderSetContent, misread: str = "") -> OrderSet:
-        key = (ask.order_set, ask.department, misread)
-        if key not in self._sets:
-            self._sets[key] = order_set_for(ask, self.scene, self._libraries[misread])
-        return self._sets[key]
 
 
 class OrderSetsLevel1(StaticShift, requests=OrderSets(), level=1):

@@ -21,15 +21,15 @@ from fhir_gym.tasks.packs.shift.charts import (
     MissingResult,
     OrdersScene,
 )
-from fhir_gym.tasks.packs.shift.engine.orders import ORDERS, Cause, Charts, Decision, OrderJudge
 from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, LOINC, RXNORM, STEP, WEIGHT_MARGIN, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.orders import ORDERS, Cause, Charts, Decision, OrderJudge
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest
-from fhir_gym.tasks.packs.shift.policies import Library
+from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 SETS = ("Pneumonia", "Urinary tract infection", "Wound infection")
 """The names of the order sets."""
@@ -113,19 +113,21 @@ class OrderSetScene(OrdersScene):
     """The records of a group of patients, and the policies of the hospital.
 
     Attributes:
-        library: The policies.
         departments: The departments that use order sets.
     """
 
     library: Library
     departments: tuple[Concept, ...]
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [*super().resources(), *policy_resources(self.library, (ORDER_SETS,))]
+
 
 class OrderSetContent(RequestContent):
     """What to order.
 
     Attributes:
-        patient: The patient's name and date of birth.
         order_set: Name of the order set.
         department: Display of the department.
     """
@@ -282,8 +284,7 @@ def order_sets_of_the_day(ask: OrderSetContent, scene: OrderSetScene) -> frozens
 def decided_by(ask: OrderSetContent, scene: OrderSetScene, points: Iterable[str]) -> list[str]:
     """Return references to the valid documents that settle some points for the requested order set."""
     department = next(department.code for department in scene.departments if department.display == ask.department)
-    decisions = scene.library.decisions(ORDER_SETS.code, department, parse_instant(scene.now))
-    return [f"DocumentReference/{decisions[point].document}" for point in points]
+    return scene.library.documents_for(ORDER_SETS.code, department, parse_instant(scene.now), points)
 
 
 class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
@@ -344,7 +345,8 @@ class OrderSetJudge(OrderJudge[OrderSetScene, OrderSetRequest]):
                 yield self.reader.read(record, state)
 
     @override
-    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        decisions = self.decisions(number, self.claimed)
         if not decisions:
             return [f"left {', '.join(left)}"], None
         possible = [(decision, [*self._problems(number, left, decision)]) for decision in decisions]

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -16,8 +16,8 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     BY_NAME,
@@ -27,7 +27,6 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.p3_releases.judge import ReleaseJudge
 from fhir_gym.tasks.packs.shift.p3_releases.rules import (
     CONSENT_RULES,
     DOCUMENT_RULES,
@@ -37,6 +36,7 @@ from fhir_gym.tasks.packs.shift.p3_releases.rules import (
     Reading,
     Release,
     ReleaseContent,
+    ReleaseJudge,
     ReleaseRequest,
     department_of,
     release_of,
@@ -49,18 +49,17 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     ReleaseScene,
     ReleaseSceneSampler,
     release_resource,
-    release_resources,
 )
 from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
-    absent_patient,
-    choose_by_patient,
+    PatientsFirstKind,
+    PatientsFirstSampler,
     ids_of,
     names_for,
     target_among,
 )
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, policy_time, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
@@ -78,11 +77,131 @@ _OWN_RELEASE = "own releases"
 _DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
 
 
-class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
+class ReleaseSampler(PatientsFirstSampler[ReleaseScene, ReleaseRequest]):
+    """Chooses requests about the next patient or an earlier one."""
+
+    def __init__(
+        self, rng: random.Random, now: datetime, scene: ReleaseScene, outcomes: Sequence[str], names: Sequence[Named]
+    ) -> None:
+        super().__init__(rng, now, scene, outcomes, names)
+        self._charts = dict(scene.charts)
+        self._values = {
+            (name, department.code): library.values(RELEASE.code, department.code, now)
+            for name, library in scene.library.misreadings(now).items()
+            for department in scene.departments
+        }
+        self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
+        self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng = self.rng
+        asked = [*dict.fromkeys(request.ask.patient for request in self.chosen)]
+        others = [other for other in _BY_RULES if other != outcome]
+        outcomes = [outcome] if outcome in BY_NAME else [outcome, *rng.sample(others, len(others))]
+        request = None
+        if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
+            request = self._draw(rng.sample(asked, len(asked)), [outcome], (_OWN_RELEASE,))
+        if request is None and not depends:
+            groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
+            mistakes = [rng.choice(group) for group in rng.sample(groups, len(groups))]
+            if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
+                mistakes.insert(0, "consent age")
+            names = names_for(rng, self.scene.people, outcome) if outcome in BY_NAME else self.names
+            new = [name for name in names if name not in asked]
+            again = rng.sample(asked, len(asked)) if rng.random() < _SAME_PATIENT else []
+            request = self._draw([*again, *new], outcomes, (*mistakes, ""))
+        if request is None:
+            return False
+        self.chosen.append(request)
+        if request.outcome == DONE:
+            self._release(request)
+        return True
+
+    def _draw(self, names: Sequence[Named], outcomes: Sequence[str], mistakes: Sequence[str]) -> ReleaseRequest | None:
+        """Draw a request about the first possible patient; None if there is none.
+
+        The patient is chosen before the mistake, so that patients with many records are not asked about more often.
+
+        Args:
+            names: Names of patients.
+            outcomes: The outcomes, the preferred one first.
+            mistakes: Mistakes of which one should change the outcome, the preferred one first; an empty text for none.
+        """
+        for name, outcome in product(names, outcomes):
+            ids = ids_of(name, self.scene.people)
+            if (len(ids) == 1) == (outcome in BY_NAME):
+                continue
+            patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
+            asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
+            fitting = (
+                ask for mistake in mistakes for ask in asks if not patient or self._matters(ask, patient, mistake)
+            )
+            if ask := next(fitting, None):
+                aimed = target_among(ids, self.scene.people)
+                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
+        return None
+
+    def _asks(self, name: Named) -> Iterator[ReleaseContent]:
+        """Yield the requests about a patient that have not been chosen yet, in random order."""
+        scene = self.scene
+        possible = [
+            *product(
+                [department.display for department in scene.departments], sorted(scene.recipients), sorted(PURPOSES)
+            )
+        ]
+        used = {
+            (request.ask.department, request.ask.recipient, request.ask.purpose)
+            for request in self.chosen
+            if request.ask.patient == name
+        }
+        for combination in self.rng.sample(possible, len(possible)):
+            if combination not in used:
+                yield ReleaseContent(
+                    patient=name, department=combination[0], recipient=combination[1], purpose=combination[2]
+                )
+
+    def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
+        """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
+        right, other = self._decide(ask, patient), self._decide(ask, patient, mistake)
+        return not mistake or (other.outcome, other.documents) != (right.outcome, right.documents)
+
+    def _decide(self, ask: ReleaseContent, patient: str, mistake: str = "") -> Decision:
+        """Decide about an ask like an agent that makes a mistake."""
+        misread = mistake if mistake in MISREADINGS else ""
+        chart = (self.scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
+        release = release_of(ask, self.scene, self._values[misread, department_of(ask, self.scene).code])
+        key = (patient, ask.department, misread)
+        reading = Reading(
+            releases=partial(self._read, (*key, ask.recipient, len(chart.records)), release.releases, chart),
+            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.apply, self._consents[patient]),
+            documents=partial(self._read, key, release.documents, chart),
+        )
+        return release.decide_by(reading, mistake if mistake in RULES else "")
+
+    def _read(
+        self, key: tuple[str | int, ...], read: Callable[[_T], tuple[Entry, ...]], records: _T
+    ) -> tuple[Entry, ...]:
+        """Read some records of a patient, or return what was read with the same key."""
+        if key not in self._entries:
+            self._entries[key] = read(records)
+        return self._entries[key]
+
+    def _release(self, request: ReleaseRequest) -> None:
+        """Add the release of a request to the chart of its patient."""
+        ask, scene, patient = request.ask, self.scene, request.patients[0]
+        recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
+        communication = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
+        chart = self._charts[f"Patient/{patient}"]
+        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, communication))
+
+
+class Releases(PatientsFirstKind[ReleaseScene, ReleaseRequest]):
     """Release documents of patients to other organizations."""
 
     key = "P3"
     title = "Releases of documents"
+    sampler_type = ReleaseSampler
     judge_type = ReleaseJudge
     has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
@@ -96,6 +215,14 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
                 "payload.contentReference",
             )
         }
+    )
+    wordings = (
+        "{ask.recipient} asks for the {ask.department} documents of {ask.patient.given} {ask.patient.family}, born "
+        "{ask.patient.birth_date}, for {ask.purpose}.",
+        "Please send {ask.recipient} what we have from {ask.department} on {ask.patient.given} {ask.patient.family} "
+        "(date of birth {ask.patient.birth_date}). It is for {ask.purpose}.",
+        "{ask.department} documents for {ask.purpose}, {ask.patient.given} {ask.patient.family}, "
+        "{ask.patient.birth_date}, to {ask.recipient}.",
     )
     rules = (
         "- A request names a patient, a department, an Organization that shall receive the patient's documents of the "
@@ -145,21 +272,6 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         )
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: ReleaseScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[ReleaseRequest, ...] | None:
-        return choose_by_patient(self, rng, scene, outcomes, dependent, partial(_Chooser, rng, scene))
-
-    @override
-    def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
-        return release_resources(scene)
-
-    @override
     def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:
         return {
             "departments": ", ".join(f"{department.display} {department.code}" for department in scene.departments),
@@ -167,54 +279,36 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         }
 
     @override
-    def text(self, ask: ReleaseContent, wording: int) -> str:
-        who, department, recipient, purpose = ask.patient, ask.department, ask.recipient, ask.purpose
-        return (
-            f"{recipient} asks for the {department} documents of {who.given} {who.family}, born {who.birth_date}, for "
-            f"{purpose}.",
-            f"Please send {recipient} what we have from {department} on {who.given} {who.family} (date of birth "
-            f"{who.birth_date}). It is for {purpose}.",
-            f"{department} documents for {purpose}, {who.given} {who.family}, {who.birth_date}, to {recipient}.",
-        )[wording]
-
-    @override
-    def solve(
-        self, ask: ReleaseContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        patients = yield from patients_called(ask.patient)
-        if len(patients) != 1:
-            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        if "library" not in looked_up:
-            looked_up["library"] = yield from read_library((RELEASE,))
+    def solve_for(self, patient: Resource, ask: ReleaseContent, knowledge: Knowledge) -> Solution:
+        library, looked_up = (yield from library_about(RELEASE, knowledge)), knowledge.looked_up
         if ask.recipient not in looked_up:
             named = yield from search_all("/Organization", {"name": ask.recipient})
             looked_up[ask.recipient] = next(
                 str(organization["id"]) for organization in named if organization["name"] == ask.recipient
             )
-        departments = _DEPARTMENTS.validate_json(rule_values["all"])
+        departments = _DEPARTMENTS.validate_json(knowledge.rule_values["all"])
         department = next(department for department in departments if department.display == ask.department)
-        values = looked_up["library"].values(RELEASE.code, department.code, policy_time(rule_values, now))
-        patient, recipient, today = str(patients[0]["id"]), looked_up[ask.recipient], instant(now)[:10]
+        values = library.values(RELEASE.code, department.code, policy_time(knowledge))
+        id, recipient, today = str(patient["id"]), looked_up[ask.recipient], instant(knowledge.now)[:10]
         release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
-        chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))
-        decision = release.decide(chart)
-        if decision.outcome != ALREADY_DONE:
-            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "Consent"))))
-            decision = release.decide(chart)
-        if decision.outcome not in (ALREADY_DONE, NOT_ALLOWED):
-            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "DocumentReference"))))
-            decision = release.decide(chart)
+        records: list[Resource] = []
+        # A decision that rests on the records read so far needs no others.
+        deciding = {"Communication": ALREADY_DONE, "Consent": NOT_ALLOWED, "DocumentReference": ""}
+        for resource_type, outcome in deciding.items():
+            query = {"patient": f"Patient/{id}", "_count": "200"}
+            records += yield from search_all(f"/{resource_type}", query)
+            decision = release.decide(Chart(patient, tuple(records)))
+            if decision.outcome == outcome:
+                break
         if decision.outcome == DONE:
             documents = sorted(decision.documents)
-            communication = release_resource(department, patient, recipient, ask.purpose, today, documents)
+            communication = release_resource(department, id, recipient, ask.purpose, today, documents)
             yield Post("/Communication", communication)
         return decision.outcome
 
     @override
-    def counterfactuals(self, request: ReleaseRequest, scene: ReleaseScene) -> list[Resource]:
-        if not request.patients:
-            return [absent_patient(request.ask.patient, scene.people)]
-        if len(request.patients) > 1 or request.outcome == DONE:
+    def missing_records(self, request: ReleaseRequest, scene: ReleaseScene) -> list[Resource]:
+        if request.outcome == DONE:
             return []
         values = scene.library.values(RELEASE.code, department_of(request.ask, scene).code, parse_instant(scene.now))
         release, patient = release_of(request.ask, scene, values), request.patients[0]
@@ -222,138 +316,6 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         # If the agent has not made an earlier release, a request that was already done may end in any other way.
         records = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
         return records.get(request.outcome, [permit, document])
-
-
-def _of(patient: str, resource_type: str) -> Found:
-    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", "_count": "200"}))
-
-
-class _Chooser:
-    """Chooses requests one after the other."""
-
-    def __init__(
-        self, rng: random.Random, scene: ReleaseScene, names: Sequence[Named], outcomes: Sequence[str]
-    ) -> None:
-        self._rng, self._scene, self._names, self._charts = rng, scene, names, dict(scene.charts)
-        now = parse_instant(scene.now)
-        libraries = {"": scene.library} | {
-            misreading: scene.library.misread(misreading, now) for misreading in MISREADINGS
-        }
-        self._values = {
-            (name, department.code): library.values(RELEASE.code, department.code, now)
-            for name, library in libraries.items()
-            for department in scene.departments
-        }
-        self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
-        self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
-        self.requests: list[ReleaseRequest] = []
-
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request about the next patient or an earlier one, and return whether that succeeds.
-
-        Args:
-            outcome: The outcome. The patient may have another one if it is not possible and nothing depends on it.
-            depends: Whether the outcome must depend on an earlier request.
-        """
-        rng = self._rng
-        asked = [*dict.fromkeys(request.ask.patient for request in self.requests)]
-        others = [other for other in _BY_RULES if other != outcome]
-        outcomes = [outcome] if outcome in BY_NAME else [outcome, *rng.sample(others, len(others))]
-        request = None
-        if depends or (outcome == ALREADY_DONE and rng.random() < _OWN):
-            request = self._draw(rng.sample(asked, len(asked)), [outcome], (_OWN_RELEASE,))
-        if request is None and not depends:
-            groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
-            mistakes = [rng.choice(group) for group in rng.sample(groups, len(groups))]
-            if outcome == NOT_ALLOWED and rng.random() < _OLD_CONSENT:
-                mistakes.insert(0, "consent age")
-            names = names_for(rng, self._scene.people, outcome) if outcome in BY_NAME else self._names
-            new = [name for name in names if name not in asked]
-            again = rng.sample(asked, len(asked)) if rng.random() < _SAME_PATIENT else []
-            request = self._draw([*again, *new], outcomes, (*mistakes, ""))
-        if request is None:
-            return False
-        self.requests.append(request)
-        if request.outcome == DONE:
-            self._release(request)
-        return True
-
-    def _draw(self, names: Sequence[Named], outcomes: Sequence[str], mistakes: Sequence[str]) -> ReleaseRequest | None:
-        """Draw a request about the first possible patient; None if there is none.
-
-        The patient is chosen before the mistake, so that patients with many records are not asked about more often.
-
-        Args:
-            names: Names of patients.
-            outcomes: The outcomes, the preferred one first.
-            mistakes: Mistakes of which one should change the outcome, the preferred one first; an empty text for none.
-        """
-        for name, outcome in product(names, outcomes):
-            ids = ids_of(name, self._scene.people)
-            if (len(ids) == 1) == (outcome in BY_NAME):
-                continue
-            patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
-            asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
-            fitting = (
-                ask for mistake in mistakes for ask in asks if not patient or self._matters(ask, patient, mistake)
-            )
-            if ask := next(fitting, None):
-                aimed = target_among(ids, self._scene.people)
-                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
-        return None
-
-    def _asks(self, name: Named) -> Iterator[ReleaseContent]:
-        """Yield the requests about a patient that have not been chosen yet, in random order."""
-        scene = self._scene
-        possible = [
-            *product(
-                [department.display for department in scene.departments], sorted(scene.recipients), sorted(PURPOSES)
-            )
-        ]
-        used = {
-            (request.ask.department, request.ask.recipient, request.ask.purpose)
-            for request in self.requests
-            if request.ask.patient == name
-        }
-        for combination in self._rng.sample(possible, len(possible)):
-            if combination not in used:
-                yield ReleaseContent(
-                    patient=name, department=combination[0], recipient=combination[1], purpose=combination[2]
-                )
-
-    def _matters(self, ask: ReleaseContent, patient: str, mistake: str) -> bool:
-        """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
-        right, other = self._decide(ask, patient), self._decide(ask, patient, mistake)
-        return not mistake or (other.outcome, other.documents) != (right.outcome, right.documents)
-
-    def _decide(self, ask: ReleaseContent, patient: str, mistake: str = "") -> Decision:
-        """Decide about an ask like an agent that makes a mistake."""
-        misread = mistake if mistake in MISREADINGS else ""
-        chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
-        release = release_of(ask, self._scene, self._values[misread, department_of(ask, self._scene).code])
-        key = (patient, ask.department, misread)
-        reading = Reading(
-            releases=partial(self._read, (*key, ask.recipient, len(chart.records)), release.releases, chart),
-            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.apply, self._consents[patient]),
-            documents=partial(self._read, key, release.documents, chart),
-        )
-        return release.decide_by(reading, mistake if mistake in RULES else "")
-
-    def _read(
-        self, key: tuple[str | int, ...], read: Callable[[_T], tuple[Entry, ...]], records: _T
-    ) -> tuple[Entry, ...]:
-        """Read some records of a patient, or return what was read with the same key."""
-        if key not in self._entries:
-            self._entries[key] = read(records)
-        return self._entries[key]
-
-    def _release(self, request: ReleaseRequest) -> None:
-        """Add the release of a request to the chart of its patient."""
-        ask, scene, patient = request.ask, self._scene, request.patients[0]
-        recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
-        communication = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
-        chart = self._charts[f"Patient/{patient}"]
-        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, communication))
 
 
 class ReleasesLevel1(StaticShift, requests=Releases(), level=1):

@@ -1,4 +1,4 @@
-"""Requests to release documents: what the rules say about them."""
+"""Requests to release documents: what the rules say about them, and their judgement."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
-from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
+from typing_extensions import override
+
+from fhir_gym.tasks.authoring import Concept, codings, concept_texts, instant, parse_instant, reference
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import parse_reference, same_reference
+from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
 from fhir_gym.tasks.packs.shift.kind import RequestContent
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED, NOTHING_TO_DO
@@ -21,6 +24,7 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     CONSENT_DAYS,
     LEFT_OUT,
     PURPOSES,
+    RELEASE,
     REPEAT,
     RESTRICTED,
     SPAN,
@@ -28,8 +32,8 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     consent_resource,
     document_resource,
 )
-from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, moment_of, name_of
-from fhir_gym.tasks.packs.shift.patients import PatientRequest
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, chart_at, created_for, moment_of, name_of
+from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
 from fhir_gym.types import Json, Resource
 
 SENT = ("completed", "in-progress")
@@ -50,10 +54,7 @@ class ReleaseContent(RequestContent):
     """What to release.
 
     Attributes:
-        patient: The patient's name and date of birth.
         department: Name of the department.
-        recipient: Name of the Organization.
-        purpose: The purpose; see `PURPOSES`.
     """
 
     patient: Named
@@ -106,10 +107,7 @@ class Release:
 
     Attributes:
         recipient: Reference to the Organization.
-        purpose: The purpose; see `PURPOSES`.
         values: The valid values of the policies for the department.
-        today: The present day.
-        base_url: Base URL of the server.
     """
 
     department: Concept
@@ -141,12 +139,7 @@ class Release:
         return tuple(map(self._document, chart.of("DocumentReference")))
 
     def decide_by(self, reading: Reading, ignoring: str = "") -> Decision:
-        """Decide about the request.
-
-        Args:
-            reading: The records of the patient.
-            ignoring: One of `RULES` that is not applied, or an empty text.
-        """
+        """Decide about the request."""
         repeats = [release for release in reading.releases() if release.counts(ignoring)]
         if repeats and ignoring != "repeats":
             return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
@@ -213,12 +206,7 @@ class Release:
         return Entry(name_of(document), broken(rules))
 
     def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
-        """Yield the errors in the Communication of a release.
-
-        Args:
-            communication: The Communication.
-            documents: References to the documents to release.
-        """
+        """Yield the errors in the Communication of a release."""
         if communication.get("status") != "completed":
             yield f"status {communication.get('status')}"
         expected = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
@@ -337,14 +325,7 @@ def _codes(concepts: Json) -> list[tuple[Json, Json]]:
 
 
 def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
-    """Return a request with the records that it names.
-
-    Args:
-        ask: The request.
-        scene: The scene.
-        values: The valid values of the policies for the department.
-        base_url: Base URL of the server.
-    """
+    """Return a request with the records that it names."""
     recipient = f"Organization/{scene.recipients[ask.recipient]}"
     return Release(department_of(ask, scene), recipient, ask.purpose, values, scene.now[:10], base_url)
 
@@ -368,3 +349,106 @@ def _list(value: Json) -> Sequence[Json]:
 
 def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(entry.record for entry in entries)
+
+
+class ReleaseJudge(PatientJudge[ReleaseScene, ReleaseRequest]):
+    """Judges releases against the records that the agent met."""
+
+    def __init__(
+        self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> None:
+        super().__init__(requests, scene, log, answers)
+        self._now, self._today = parse_instant(scene.now), instant(log.end.world.now)[:10]
+
+    def _release(self, number: int) -> Release:
+        ask = self.requests[number].ask
+        values = self.scene.library.values(RELEASE.code, department_of(ask, self.scene).code, self._now)
+        return release_of(ask, self.scene, values, self.base_url)
+
+    @cached_property
+    def _new(self) -> dict[str, str]:
+        """The Communications that the agent created for patients of the scene, each with its patient."""
+        return created_for(self.log, "Communication", self.scene.charts)
+
+    @override
+    @cached_property
+    def claimed(self) -> list[frozenset[str]]:
+        """For each request, the new Communications that belong to it."""
+        claimed: list[set[str]] = [set() for _ in self.requests]
+        for record, patient in self._new.items():
+            possible = [
+                n for n, request in enumerate(self.requests) if patient.removeprefix("Patient/") in request.patients
+            ]
+            if possible:
+                # If a Communication fits several requests, it belongs to the first that was answered as done.
+                fit = {n: self._fit(n, self.log.created[record]) for n in possible}
+                best = min(possible, key=lambda n: (-fit[n], bool(claimed[n]), self.answers[n] != DONE, n))
+                claimed[best].add(record)
+        return [frozenset(records) for records in claimed]
+
+    def _fit(self, number: int, made: Resource) -> int:
+        """Return how many of recipient, department and purpose of a Communication are those of a request."""
+        return 5 - len(
+            [*self._release(number).problems({**made, "status": "completed", "sent": self._today}, frozenset())]
+        )
+
+    def _charts(self, number: int, patient: str) -> list[Chart]:
+        """Return the records of a patient at the moments that decide a request, without releases for this request.
+
+        A release is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
+        release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
+        """
+        log, end = self.log, len(self.log.writes)
+        mine = [write.number for write in log.writes if write.record in self.claimed[number]]
+        own = self.claimed[number]
+        others = [record for record, whose in self._new.items() if whose == patient and record not in own]
+        earlier = [record for record in others if any(record in claimed for claimed in self.claimed[:number])]
+        moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
+        if not mine and log.end.timeline:
+            moments.append((end, others))
+        charts: list[Chart] = []
+        for moment, releases in moments:
+            chart = chart_at(log, self.scene.charts[patient], moment).with_records_at(log, releases, moment or end)
+            if chart not in charts:
+                charts.append(chart)
+        return charts
+
+    def _decisions(self, number: int, release: Release) -> list[Decision]:
+        patients = self.requests[number].patients
+        charts = self._charts(number, f"Patient/{patients[0]}") if len(patients) == 1 else []
+        return [release.decide(chart) for chart in charts]
+
+    @override
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        request, release = self.requests[number], self._release(number)
+        problems: list[Json] = [f"left {', '.join(left)}"]
+        possible = [decision for decision in self._decisions(number, release) if decision.outcome == DONE]
+        if len(left) == 1 and possible:
+            made = self.log.at_end(left[0]) or {}
+            problems = [*release.problems(made, possible[0].documents)]
+            if patients_of(made, self.base_url) != {f"Patient/{request.patients[0]}"}:
+                problems.append({"subject": made.get("subject")})
+            others = [other.display.casefold() for other in self.scene.departments if other != release.department]
+            if any(other in text.casefold() for text in concept_texts(made.get("category")) for other in others):
+                problems.append({"category": made.get("category")})
+        return problems, None
+
+    @override
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        patient, release = self.requests[number].patients[0], self._release(number)
+        return any(
+            self.answers[number] == decision.outcome != DONE and self._knows(patient, release, decision)
+            for decision in self._decisions(number, release)
+        )
+
+    def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
+        """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
+        log = self.log
+        points = sorted(decision.points)
+        if not log.has_seen(self.scene.library.documents_for(RELEASE.code, release.department.code, self._now, points)):
+            return False
+        if decision.records:
+            return any(record in log.seen or record in self._new for record in decision.records)
+        if decision.outcome == NOTHING_TO_DO:
+            return bool(log.lookups_of(release.missing_document(patient, self.scene)))
+        return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self.scene)))

@@ -10,11 +10,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import Concept, IdAllocator, Person, at, instant, patient_resource, reference
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
-from fhir_gym.tasks.packs.shift.laboratory import LOINC
+from fhir_gym.tasks.packs.shift.formulary import LOINC
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
 from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
@@ -70,16 +72,14 @@ _CONSENT = (*("active",) * 5, "draft", "rejected", "inactive", "entered-in-error
 _SENT = (*("completed",) * 4, "in-progress", "preparation", "not-done", "entered-in-error")
 
 
-class ReleaseScene(Params):
+class ReleaseScene(ShiftScene):
     """The records of some patients, and the policies of the hospital.
 
     Attributes:
-        now: Current time (instant).
         departments: The departments with documents.
         recipients: Ids of the Organizations that may receive documents, by name.
         people: The patients. Some of them share name and date of birth with another patient.
         records: The documents, consents and earlier releases of the patients, in no particular order.
-        library: The policies.
     """
 
     now: str
@@ -93,6 +93,15 @@ class ReleaseScene(Params):
     def charts(self) -> dict[str, Chart]:
         """The charts of the patients by reference (``Patient/1``)."""
         return charts_of([*map(patient_resource, self.people)], self.records)
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(id, name, "prov", "Healthcare Provider") for name, id in self.recipients.items()),
+            *map(patient_resource, self.people),
+            *self.records,
+            *policy_resources(self.library, (RELEASE,)),
+        ]
 
 
 class ReleaseSceneSampler:
@@ -115,17 +124,7 @@ class ReleaseSceneSampler:
         policies: int,
         amended_at: Sequence[datetime] = (),
     ) -> ReleaseScene:
-        """Draw the records.
-
-        Args:
-            people: Sizes of the groups of patients with similar names, without the twins.
-            twins: Number of further patients who share name and date of birth with another patient.
-            departments: Number of departments with documents.
-            recipients: Number of organizations.
-            documents: Numbers of documents that a patient may have in a department.
-            policies: Number of policies.
-            amended_at: See `ShiftSize`.
-        """
+        """Draw the records."""
         rng, ids = self._rng, self._ids
         self._departments = rng.sample(SERVICES, departments)
         self._recipients = {
@@ -257,15 +256,7 @@ _POLICY = {
 
 
 def consent_resource(id: str, patient: str, given_on: str, provision: Resource, status: str = "active") -> Resource:
-    """Build a Consent.
-
-    Args:
-        id: Id of the Consent.
-        patient: Id of the patient.
-        given_on: When the consent was given (instant).
-        provision: The provision, which permits or denies.
-        status: Status of the Consent.
-    """
+    """Build a Consent."""
     scope = {
         "system": "http://terminology.hl7.org/CodeSystem/consentscope",
         "code": "patient-privacy",
@@ -285,14 +276,7 @@ def consent_resource(id: str, patient: str, given_on: str, provision: Resource, 
 
 
 def document_resource(id: str, patient: str, department: Concept, written: str) -> Resource:
-    """Build a document that can be released.
-
-    Args:
-        id: Id of the DocumentReference.
-        patient: Id of the patient.
-        department: The department.
-        written: When the document was written (instant).
-    """
+    """Build a document that can be released."""
     return {
         "resourceType": "DocumentReference",
         "id": id,
@@ -316,17 +300,7 @@ def release_resource(
     documents: Sequence[str],
     status: str = "completed",
 ) -> Resource:
-    """Build the Communication of a release.
-
-    Args:
-        department: The department whose documents are released.
-        patient: Id of the patient.
-        recipient: Id of the Organization.
-        purpose: The purpose; see `PURPOSES`.
-        sent: When the documents were sent, a date or an instant.
-        documents: References to the documents.
-        status: Status of the Communication.
-    """
+    """Build the Communication of a release."""
     content: list[Json] = [{"contentReference": {"reference": document}} for document in documents]
     return {
         "resourceType": "Communication",
@@ -338,13 +312,3 @@ def release_resource(
         "reasonCode": [{"coding": [{"system": ACT_REASON, "code": PURPOSES[purpose]}]}],
         **({"payload": content} if content else {}),
     }
-
-
-def release_resources(scene: ReleaseScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [
-        *(organization_resource(id, name, "prov", "Healthcare Provider") for name, id in scene.recipients.items()),
-        *map(patient_resource, scene.people),
-        *scene.records,
-        *policy_resources(scene.library, (RELEASE,)),
-    ]

@@ -3,46 +3,282 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, ClassVar
+from decimal import Decimal
+from functools import cached_property
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.laboratory import parse_result
+from fhir_gym.tasks.core.ids import seeded_random
+from fhir_gym.tasks.grading import has_coding, same_moment
+from fhir_gym.tasks.packs.shift.kind import (
+    Judgement,
+    Knowledge,
+    Request,
+    RequestContent,
+    RequestSampler,
+    ShiftSize,
+    Solution,
+)
+from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.p4_critical_results.rules import (
-    MISTAKES,
-    TIME_OF_SPECIMEN,
-    CriticalContent,
-    CriticalJudge,
-    CriticalRequest,
-    is_new_and_critical,
-    notice_of,
-    reported_by,
-    results_due,
-    supposed_results,
-)
 from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
+    CHILD_AGE,
     CRITICAL,
+    CRITICAL_TESTS,
+    MINUTES,
     NOTICE,
     ON_CALL,
+    PRIORITY,
+    TEST_OF,
     VOID,
     CriticalScene,
     Department,
+    StayResult,
     conversions,
     draw_hospital,
-    hospital_resources,
+    is_critical,
+    result_of_stay,
+    target_id,
 )
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.patient_records import moment_of, name_of, other_values
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import SweepKind
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepJudge, SweepKind
 from fhir_gym.types import Json, Resource
+
+STATUS_IGNORED = "status ignored"
+UNITS_IGNORED = "units ignored"
+AGE_IGNORED = "age ignored"
+TASKS_IGNORED = "existing Tasks ignored"
+TIME_OF_SPECIMEN = "time of the specimen"
+MISTAKES = (STATUS_IGNORED, UNITS_IGNORED, AGE_IGNORED, TASKS_IGNORED, TIME_OF_SPECIMEN)
+"""Mistakes that change which results need a Task."""
+
+
+class CriticalContent(RequestContent):
+    """Which results are to be checked.
+
+    Attributes:
+        department: Display of the department's service.
+        since: Results that were issued after this moment are new (instant).
+    """
+
+    department: str
+    since: str
+
+
+class CriticalRequest(Request):
+    """The request to check the new results of a department."""
+
+    ask: CriticalContent
+
+
+def results_due(
+    scene: CriticalScene, ask: CriticalContent, now: datetime, library: Library | None = None, mistake: str = ""
+) -> dict[str, Resource]:
+    """Return the Tasks of a request, by the ids of the results.
+
+    Args:
+        scene: The hospital.
+        ask: The request.
+        now: The moment for which the policies are valid.
+        library: The policies, if they are not those of the hospital.
+        mistake: One of `MISTAKES`, or an empty text.
+    """
+    department = scene.department(ask.department)
+    values = (library or scene.library).values(CRITICAL.code, department.service.code, now)
+    reported = set() if mistake == TASKS_IGNORED else reported_by(scene.tasks)
+    return {
+        result.id: notice_of(result, scene.roles_on_call[department.id], values)
+        for result in scene.results_of[department.id]
+        if result.id not in reported and is_new_and_critical(result, ask, values, scene.born[result.patient], mistake)
+    }
+
+
+def is_new_and_critical(
+    result: LabResult, ask: CriticalContent, values: Mapping[str, str], born: date, mistake: str = ""
+) -> bool:
+    """Whether a result is new and critical."""
+    code = result.code
+    if (
+        code not in TEST_OF
+        or (result.taken if mistake == TIME_OF_SPECIMEN else result.issued) <= ask.since
+        or (result.status not in VALID and mistake != STATUS_IGNORED)
+    ):
+        return False
+    test = CRITICAL_TESTS[TEST_OF[code]].test
+    if mistake == UNITS_IGNORED and code == test.other.code:
+        code = test.main.code
+    child = mistake != AGE_IGNORED and age_on(born, result.issued) < int(values[CHILD_AGE])
+    return is_critical(values, code, Decimal(result.value), child)
+
+
+def reported_by(tasks: Iterable[Resource]) -> set[str]:
+    """Return the ids of the results for which there is a Task that counts."""
+    return {
+        target_id(task["focus"])
+        for task in tasks
+        if task["status"] not in VOID and has_coding(task["code"], NOTICE.system, NOTICE.code)
+    }
+
+
+def notice_of(result: LabResult, roles: Iterable[Resource], values: Mapping[str, str]) -> Resource:
+    """Return the Task for a critical result."""
+    owner = next(
+        role["practitioner"]["reference"]
+        for role in roles
+        if moment_of(role["period"]["start"]) <= result.issued < moment_of(role["period"]["end"])
+    )
+    end = instant(parse_instant(result.issued) + timedelta(minutes=int(values[MINUTES])))
+    return {
+        "resourceType": "Task",
+        "status": "requested",
+        "intent": "order",
+        "priority": values[PRIORITY],
+        "code": {"coding": [{"system": NOTICE.system, "code": NOTICE.code}]},
+        "focus": {"reference": f"Observation/{result.id}"},
+        "for": {"reference": f"Patient/{result.patient}"},
+        "owner": {"reference": owner},
+        "restriction": {"period": {"end": end}},
+    }
+
+
+def age_on(born: date, moment: str) -> int:
+    """Return the age in years on the day of a moment."""
+    day = date.fromisoformat(moment[:10])
+    return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
+
+
+def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
+    """Yield a critical result for each stay in a department without any, like a new result of another stay.
+
+    If possible, its specimen is from before the moment since which results are new.
+    """
+    ask, department = request.ask, scene.department(request.ask.department)
+    values = scene.library.values(CRITICAL.code, department.service.code, parse_instant(scene.now))
+    new = [result for result in scene.results if result.issued > ask.since and result.status in VALID]
+    critical = [
+        result
+        for result in new
+        if all(is_critical(values, result.code, Decimal(result.value), old) for old in (True, False))
+    ]
+    models = [result for result in critical if result.taken <= ask.since] or critical
+    for stay in scene.stays:
+        if target_id(stay["serviceProvider"]) == department.id:
+            id = stay["id"]
+            rng, names = seeded_random("critical", id, ask), {"id": f"supposed-{id}", "stay": id}
+            model = rng.choice(models or new or scene.results)
+            if not models:
+                code = CRITICAL_TESTS["potassium"].test.main.code
+                names |= {"code": code, "value": f"9.{rng.randrange(10)}", "status": "final"}
+            yield result_of_stay(model.model_copy(update={**names, "patient": target_id(stay["subject"])}))
+
+
+class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
+    """Judges the Tasks that an agent creates for critical results."""
+
+    @cached_property
+    def _now(self) -> datetime:
+        return parse_instant(self.scene.now)
+
+    @override
+    def judge_request(self, number: int) -> Judgement:
+        ask = self.requests[number].ask
+        results = self.scene.results_of[self.scene.department(ask.department).id]
+        ids = {result.id for result in results}
+        mine = {task: result for task, result in self._new_tasks.items() if result in ids}
+        old = {name_of(task) for task in self.scene.tasks if target_id(task["focus"]) in ids}
+        due = results_due(self.scene, ask, self._now)
+        due = {id: task for id, task in due.items() if not self._reported_by_others(id)}
+        verdicts = [self._verdict(result, due[result.id], mine) for result in results if result.id in due]
+        verdicts += [
+            RecordVerdict(task, "not asked for", harmed=True, due=False)
+            for task, result in sorted(mine.items())
+            if result not in due
+        ]
+        verdicts += [
+            RecordVerdict(task, "changed", harmed=task in self.log.changed, due=False)
+            for task in sorted(old & self.log.touched)
+        ]
+        return self.sweep(number, verdicts, frozenset({*mine, *old}), lambda: not verdicts and self._has_looked(number))
+
+    def _has_looked(self, number: int) -> bool:
+        """Whether the agent looked at the results of all patients, and at the policies that decide."""
+        request = self.requests[number]
+        department = self.scene.department(request.ask.department).service.code
+        library, supposed_now = self.scene.library, self._now
+        points = library.values(CRITICAL.code, department, supposed_now)
+        documents = {*library.documents_for(CRITICAL.code, department, supposed_now, points)}
+        supposed = supposed_results(request, self.scene)
+        return all(map(self.log.lookups_of, supposed)) and self.log.has_seen(sorted(documents))
+
+    @cached_property
+    def _new_tasks(self) -> Mapping[str, str]:
+        """The ids of the results by the references to the Tasks that the agent created and left."""
+        old = {name_of(task) for task in self.scene.tasks}
+        written = {write.record for write in self.log.writes_of_agent if write.resource_type == "Task"}
+        tasks: dict[str, str] = {}
+        for record in sorted(written - old):
+            states = [self.log.at_end(record), *(write.after for write in self.log.writes_on(record))]
+            about = next((result for state in states if state for result in self._results_of(state)), "")
+            if about:
+                tasks[record] = about
+        return tasks
+
+    def _results_of(self, task: Resource) -> Iterator[str]:
+        """Yield the id of the result that a Task is about."""
+        focus = self.log.end.refers(task.get("focus"))
+        if focus and focus.startswith("Observation/"):
+            yield focus.removeprefix("Observation/")
+
+    def _reported_by_others(self, result: str) -> bool:
+        """Whether another person created a Task for a result before the agent did."""
+        mine = {record for record, about in self._new_tasks.items() if about == result}
+        return any(
+            write.resource_type == "Task"
+            and write.after is not None
+            and write.after.get("status") not in VOID
+            and has_coding(write.after.get("code"), NOTICE.system, NOTICE.code)
+            and result in self._results_of(write.after)
+            for write in self.log.writes[: self.first_write(mine)]
+            if not write.by_agent
+        )
+
+    def _verdict(self, result: StayResult, expected: Resource, mine: Mapping[str, str]) -> RecordVerdict:
+        """Judge the Tasks for a critical result."""
+        tasks = [task for task, about in mine.items() if about == result.id]
+        left = [state for task in tasks if (state := self.log.at_end(task)) is not None]
+        record = f"Observation/{result.id}"
+        if not left:
+            return RecordVerdict(record, "no Task")
+        problems: list[Json] = [] if len(left) == 1 else [f"{len(left)} Tasks"]
+        for task in left:
+            problems += self._wrong_elements(task, expected, result.stay)
+        return RecordVerdict(record, problems or None, harmed=bool(problems))
+
+    def _wrong_elements(self, task: Resource, expected: Resource, stay: str) -> Iterator[str]:
+        """Yield the errors in a Task."""
+        yield from other_values(task, **{name: expected[name] for name in ("status", "intent", "priority")})
+        if not has_coding(task.get("code"), NOTICE.system, NOTICE.code):
+            yield "code"
+        references = {name: expected[name]["reference"] for name in ("focus", "for", "owner")}
+        if "encounter" in task:
+            references["encounter"] = f"Encounter/{stay}"
+        for name, record in references.items():
+            if self.log.end.refers(task.get(name)) != record:
+                yield f"{name} {self.log.end.refers(task.get(name))}"
+        restriction, end = task.get("restriction"), expected["restriction"]["period"]["end"]
+        period = restriction.get("period") if isinstance(restriction, dict) else None
+        if not isinstance(period, dict) or not same_moment(period.get("end"), end) or "start" in period:
+            yield "restriction.period"
+
 
 _MISTAKES = 2
 """Number of mistakes that should change the result of a request."""
@@ -56,6 +292,65 @@ _MOST_DEPARTMENTS = 5
 """Most requests of one shift, because each is about another department."""
 
 
+class CriticalSampler(RequestSampler[CriticalScene, CriticalRequest]):
+    """Draws a department, and the request about it whose result the most of some mistakes would change."""
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng, used = self.rng, [request.ask.department for request in self.chosen]
+        left = [department for department in self.scene.departments if department.service.display not in used]
+        possible = {department: asks for department in left if (asks := self._possible(department, outcome))}
+        if not possible:
+            return False
+        chosen = rng.choice([*possible])
+        ask = self._most_changed(possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
+        qualifying = tuple(f"Organization/{department.id}" for department in possible)
+        target = f"Organization/{chosen.id}"
+        self.chosen.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
+        return True
+
+    def _possible(self, department: Department, outcome: str) -> list[CriticalContent]:
+        """Return requests about a department for which a number of results need a Task, in random order."""
+        scene, done = self.scene, self.outcomes.count(DONE)
+        fewest, most = (bound // done for bound in scene.tasks_due) if outcome == DONE else (0, 0)
+        results = scene.results_of[department.id]
+        due = results_due(scene, self._ask(department, max(_HOURS)), self.now)
+        contents: list[CriticalContent] = []
+        for hours in self.rng.sample(_HOURS, len(_HOURS)):
+            ask = self._ask(department, hours)
+            new = [result for result in results if result.issued > ask.since]
+            if len(new) >= _FEWEST_RESULTS and fewest <= sum(result.id in due for result in new) <= most:
+                contents.append(ask)
+        return contents
+
+    def _ask(self, department: Department, hours: int) -> CriticalContent:
+        since = instant(self.now - timedelta(hours=hours, minutes=15))
+        return CriticalContent(department=department.service.display, since=since)
+
+    def _most_changed(self, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
+        """Return the first request about a department whose result the most of the mistakes would change."""
+        earliest = min(asks, key=lambda ask: ask.since)
+        by_mistake = {mistake: self._written(earliest, mistake) for mistake in ("", *mistakes)}
+
+        def changed(ask: CriticalContent) -> int:
+            due = {
+                mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
+                for mistake, all in by_mistake.items()
+            }
+            return sum(due[mistake] != due[""] for mistake in mistakes)
+
+        return max(asks, key=changed)
+
+    def _written(self, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Resource]]:
+        """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
+        scene, misread = self.scene, mistake in MISREADINGS
+        library = scene.library.misread(mistake, self.now) if misread else None
+        due = results_due(scene, ask, self.now, library, "" if misread else mistake)
+        results = scene.results_of[scene.department(ask.department).id]
+        moments = {result.id: result.taken if mistake == TIME_OF_SPECIMEN else result.issued for result in results}
+        return {id: (moments[id], resource) for id, resource in due.items()}
+
+
 class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     """Create Tasks for critical results for the practitioners on call."""
 
@@ -63,6 +358,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     title = "Critical results"
     has_policies = True
     minutes = 26
+    sampler_type = CriticalSampler
     judge_type = CriticalJudge
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -119,36 +415,6 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: CriticalScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[CriticalRequest, ...] | None:
-        work = outcomes.count(DONE)
-        low, high = (bound // work for bound in scene.tasks_due)
-        requests: list[CriticalRequest] = []
-        for outcome in outcomes:
-            used = [request.ask.department for request in requests]
-            left = [department for department in scene.departments if department.service.display not in used]
-            bounds = (low, high) if outcome == DONE else (0, 0)
-            possible = {department: asks for department in left if (asks := _possible(rng, scene, department, bounds))}
-            if not possible:
-                return None
-            chosen = rng.choice([*possible])
-            ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
-            qualifying = tuple(f"Organization/{department.id}" for department in possible)
-            target = f"Organization/{chosen.id}"
-            requests.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
-        return tuple(requests)
-
-    @override
-    def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
-        return hospital_resources(scene)
-
-    @override
     def rule_values(self, scene: CriticalScene) -> Mapping[str, str]:
         return {"place": scene.name}
 
@@ -162,18 +428,13 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         )[wording]
 
     @override
-    def solve(
-        self, ask: CriticalContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        if not looked_up:
-            looked_up["departments"] = yield from _departments(rule_values["place"])
-            looked_up["library"] = yield from read_library((CRITICAL,))
-        department: Resource = looked_up["departments"][ask.department]
-        library: Library = looked_up["library"]
+    def solve(self, ask: CriticalContent, knowledge: Knowledge) -> Solution:
+        if not knowledge.looked_up:
+            knowledge.looked_up["departments"] = yield from _departments(knowledge.rule_values["place"])
+        library = yield from library_about(CRITICAL, knowledge)
+        department: Resource = knowledge.looked_up["departments"][ask.department]
         organization = f"Organization/{department['id']}"
-        values = library.values(
-            CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(rule_values, now)
-        )
+        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(knowledge))
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
         resources = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {
@@ -200,54 +461,6 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     @override
     def counterfactuals(self, request: CriticalRequest, scene: CriticalScene) -> list[Resource]:
         return [*supposed_results(request, scene)] if request.outcome == NOTHING_TO_DO else []
-
-
-def _possible(
-    rng: random.Random, scene: CriticalScene, department: Department, bounds: tuple[int, int]
-) -> list[CriticalContent]:
-    """Return requests about a department for which a number of results need a Task, in random order."""
-    now = parse_instant(scene.now)
-    results = scene.results_of[department.id]
-    due = results_due(scene, _ask(department, max(_HOURS), now), now)
-    contents: list[CriticalContent] = []
-    for hours in rng.sample(_HOURS, len(_HOURS)):
-        ask = _ask(department, hours, now)
-        new = [result for result in results if result.issued > ask.since]
-        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(result.id in due for result in new) <= bounds[1]:
-            contents.append(ask)
-    return contents
-
-
-def _ask(department: Department, hours: int, now: datetime) -> CriticalContent:
-    since = instant(now - timedelta(hours=hours, minutes=15))
-    return CriticalContent(department=department.service.display, since=since)
-
-
-def _most_changed(scene: CriticalScene, asks: Sequence[CriticalContent], mistakes: Sequence[str]) -> CriticalContent:
-    """Return the first request about a department whose result the most of the mistakes would change."""
-    earliest = min(asks, key=lambda ask: ask.since)
-    by_mistake = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
-
-    def changed(ask: CriticalContent) -> int:
-        due = {
-            mistake: {id: resource for id, (at, resource) in all.items() if at > ask.since}
-            for mistake, all in by_mistake.items()
-        }
-        return sum(due[mistake] != due[""] for mistake in mistakes)
-
-    return max(asks, key=changed)
-
-
-def _found(scene: CriticalScene, ask: CriticalContent, mistake: str) -> dict[str, tuple[str, Resource]]:
-    """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
-    now = parse_instant(scene.now)
-    if mistake in MISREADINGS:
-        due = results_due(scene, ask, now, scene.library.misread(mistake, now))
-    else:
-        due = results_due(scene, ask, now, mistake=mistake)
-    results = scene.results_of[scene.department(ask.department).id]
-    moments = {result.id: result.taken if mistake == TIME_OF_SPECIMEN else result.issued for result in results}
-    return {id: (moments[id], resource) for id, resource in due.items()}
 
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:

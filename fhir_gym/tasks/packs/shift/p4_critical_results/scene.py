@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -25,6 +27,7 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES, draw_place_name
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.laboratory import (
     TESTS,
     VALID,
@@ -199,14 +202,7 @@ CRITICAL = Subject(
 
 
 def is_critical(values: Mapping[str, str], code: str, value: Decimal, child: bool) -> bool:
-    """Whether a result is critical.
-
-    Args:
-        values: The valid values of the policies.
-        code: LOINC code.
-        value: The value in the unit of the code.
-        child: Whether the patient is a child.
-    """
+    """Whether a result is critical."""
     name = TEST_OF[code]
     critical_test = CRITICAL_TESTS[name]
     if code == critical_test.test.similar.code:
@@ -235,7 +231,6 @@ class Department(Params):
     """A department.
 
     Attributes:
-        id: Id of the Organization.
         service: What the department is for; policies name it so.
     """
 
@@ -253,20 +248,13 @@ class StayResult(LabResult):
     stay: str
 
 
-class CriticalScene(Params):
+class CriticalScene(ShiftScene):
     """The records of a hospital.
 
     Attributes:
-        now: Current time (instant).
         place: Id of the Organization.
-        name: Name of the hospital.
-        practitioners: The practitioners of all departments.
-        roles: The PractitionerRoles.
-        people: The patients.
-        stays: The Encounters.
         results: The results of all stays.
         tasks: The Tasks about results.
-        library: The policies.
         tasks_due: Minimum and maximum number of Tasks that all requests together ask for.
     """
 
@@ -310,25 +298,24 @@ class CriticalScene(Params):
                 roles[target_id(role["organization"])].append(role)
         return roles
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            {"resourceType": "Organization", "id": self.place, "active": True, "name": self.name},
+            *(_department(department, self.place) for department in self.departments),
+            *map(practitioner_resource, self.practitioners),
+            *({**role} for role in self.roles),
+            *map(patient_resource, self.people),
+            *({**stay} for stay in self.stays),
+            *map(result_of_stay, self.results),
+            *({**task} for task in self.tasks),
+            *policy_resources(self.library, (CRITICAL,)),
+        ]
+
 
 def target_id(reference: Resource) -> str:
     """Return the id to which a Reference points."""
     return str(reference["reference"]).rpartition("/")[2]
-
-
-def hospital_resources(scene: CriticalScene) -> list[Resource]:
-    """Build the resources of a hospital."""
-    return [
-        {"resourceType": "Organization", "id": scene.place, "active": True, "name": scene.name},
-        *(_department(department, scene.place) for department in scene.departments),
-        *map(practitioner_resource, scene.practitioners),
-        *({**role} for role in scene.roles),
-        *map(patient_resource, scene.people),
-        *({**stay} for stay in scene.stays),
-        *map(result_of_stay, scene.results),
-        *({**task} for task in scene.tasks),
-        *policy_resources(scene.library, (CRITICAL,)),
-    ]
 
 
 def _department(department: Department, place: str) -> Resource:
@@ -365,19 +352,7 @@ def draw_hospital(
     tasks_due: tuple[int, int],
     amended_at: Sequence[datetime] = (),
 ) -> CriticalScene:
-    """Draw a hospital whose results all come from the same random process.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        departments: Number of departments.
-        people: See `draw_patients`.
-        results: Numbers of results that a stay may have.
-        documents: Number of policies.
-        tasks_due: See `CriticalScene`.
-        amended_at: See `ShiftSize`.
-    """
+    """Draw a hospital whose results all come from the same random process."""
     chosen = rng.sample(SERVICES, departments + 1)
     offered = [Department(id=ids.new("Organization"), service=service) for service in chosen[:departments]]
     staff: list[Person] = []

@@ -14,7 +14,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.kind import RequestKind, ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patient_records import target_of
@@ -30,14 +30,7 @@ from fhir_gym.tasks.packs.shift.q3_registrations.rules import (
     new_coverage,
     new_patient,
 )
-from fhir_gym.tasks.packs.shift.registry import (
-    CARD,
-    Family,
-    RegistryScene,
-    card_number,
-    draw_registry,
-    registry_resources,
-)
+from fhir_gym.tasks.packs.shift.registry import CARD, Family, RegistryScene, card_number, draw_registry
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Json, Resource
 
@@ -60,6 +53,252 @@ _INSURED: Mapping[str, tuple[Insured, ...]] = {
 }
 
 
+class RegistrationSampler(RequestSampler[RegistryScene, RegistrationRequest]):
+    """Chooses requests one after the other, as the earlier ones leave the registry."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: RegistryScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._start = Registry.at_start(scene)
+        self._now = self._start.adding(())
+        self._near = NearOthers(self._start.names)
+        self._pools: dict[tuple[str, str], list[tuple[Named, str]]] = {}
+        self._done: list[RegistrationContent] = []
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng = self.rng
+        for _ in range(_ROUNDS):
+            insured = rng.choice(_INSURED[outcome])
+            if depends or (outcome in _WITH_EARLIER and rng.random() < _AGAIN):
+                draw = partial(self._draw_again, outcome, insured)
+            else:
+                parent = self._draw_parent(outcome) if insured == "parent" else None
+                draw = partial(self._draw, outcome, insured, parent)
+            asks = (draw() for _ in range(_TRIES))
+            fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
+            if fitting is not None and not (depends and decide(self._start, fitting).outcome == outcome):
+                self._append(fitting, outcome)
+                return True
+        return False
+
+    def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
+        """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
+        candidates = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
+        if not candidates:
+            return None
+        parents = [self._on_file(parent) for _, parent, _ in candidates]  # a patient may have two names
+        chosen = self.rng.choice(list(dict.fromkeys(parents)))
+        return self.rng.choice(
+            [insured_parent for insured_parent, parent in zip(candidates, parents, strict=True) if parent == chosen]
+        )
+
+    def _on_file(self, parent: Named) -> Named | str:
+        """Return the id of the only patient with a name; the name if nobody has it, or several."""
+        ids = self._start.names.get(parent, [])
+        return ids[0] if len(ids) == 1 else parent
+
+    def _insured_parents(self, outcome: str) -> list[tuple[Family, Named, str]]:
+        """Return the parents with whom a new child has an outcome, rather those whom no request names yet."""
+        named = {request.ask.parent for request in self.chosen}
+        candidates = [(family, *pair) for family in self.scene.families for pair in self._parents(family, outcome)]
+        return [insured_parent for insured_parent in candidates if insured_parent[1] not in named] or candidates
+
+    def _draw(
+        self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None
+    ) -> RegistrationContent | None:
+        """Draw a person, and an insurer if one is needed; None if nobody qualifies.
+
+        Args:
+            outcome: The outcome.
+            insured: How the person is insured.
+            insurance: For a person who is insured through a parent: the family, the parent and the insurer.
+        """
+        rng = self.rng
+        if insured == "parent" and insurance is None:
+            return None
+        family, parent, insurer = insurance or (rng.choice(self.scene.families), None, "")
+        grown = insured == "own" or (not insured and rng.random() < 0.5)
+        person = self._anyone(family, family.adults if grown else family.children)
+        if insured == "own":
+            insurer = rng.choice(self.scene.insurers).id
+        card = self._card(person)
+        if outcome == ALREADY_DONE and rng.random() < _RENAMED:
+            person, card = self._renamed(family, person)
+        return self._ask(family, person, card, insured, insurer, parent)
+
+    def _draw_again(self, outcome: str, insured: Insured) -> RegistrationContent | None:
+        """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
+        rng, grown = self.rng, insured == "own" or (insured == "parent" and outcome != ALREADY_DONE)
+        adults = {day for family in self.scene.families for day in family.adults}
+        earlier = [
+            registration
+            for registration in self._done
+            if not insured or (registration.person.birth_date in adults) == grown
+        ]
+        if not earlier:
+            return None
+        chosen = rng.choice(earlier)
+        family = next(
+            family
+            for family in self.scene.families
+            if chosen.person in family.people((*family.adults, *family.children))
+        )
+        if outcome != ALREADY_DONE:
+            if insured != "parent":
+                return None
+            child = self._anyone(family, family.children)
+            own = self._start.organizations.get(chosen.insurer, "")
+            insurer = own if own and outcome == DONE else rng.choice(self.scene.insurers).id
+            return self._ask(family, child, self._card(child), insured, insurer, chosen.person)
+        renamed = chosen.person.model_copy(update={"family": rng.choice(family.families)})
+        person, card = rng.choice(((chosen.person, self._card(chosen.person)), (renamed, chosen.card)))
+        pairs = self._parents(family, DONE) if insured == "parent" else [(None, rng.choice(self.scene.insurers).id)]
+        if not pairs:
+            return None
+        parent, insurer = rng.choice(pairs)
+        return self._ask(family, person, card, insured, insurer if insured else "", parent)
+
+    def _renamed(self, family: Family, person: Named) -> tuple[Named, str]:
+        """Draw a patient with the date of birth of a person; return another family name, and a card of the patient."""
+        rng = self.rng
+        born = [registered for registered in self.scene.people if registered.person.birth_date == person.birth_date]
+        cards = [
+            (registered.person.given, card)
+            for registered in born
+            for card in (registered.card, registered.old_card)
+            if card
+        ]
+        given, card = rng.choice(cards) if cards else (person.given, "")
+        return Named(given=given, family=rng.choice(family.families), birth_date=person.birth_date), card
+
+    def _anyone(self, family: Family, dates: Sequence[str]) -> Named:
+        """Draw a person with one of these dates of birth, on file or not."""
+        given, last, born = map(self.rng.choice, (family.givens, family.families, dates))
+        return Named(given=given, family=last, birth_date=born)
+
+    def _ask(
+        self, family: Family, person: Named, card: str, insured: Insured, insurer: str, parent: Named | None
+    ) -> RegistrationContent:
+        """Add the details that decide nothing."""
+        rng, own = self.rng, insured == "own"
+        until = date.fromisoformat(self.scene.today) + timedelta(days=rng.randrange(30, 700))
+        return RegistrationContent(
+            person=person,
+            gender=family.gender,
+            phone=f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}",
+            card=card,
+            insured=insured,
+            insurer=next((organization.name for organization in self.scene.insurers if organization.id == insurer), ""),
+            number=card_number(rng) if own else "",
+            until=until.isoformat() if own else "",
+            parent=parent,
+        )
+
+    def _card(self, person: Named) -> str:
+        """Draw a health card number: a new one, none, or a number of a patient who may differ in the family name."""
+        rng = self.rng
+        like = [
+            number
+            for registered in self.scene.people
+            if (registered.person.given, registered.person.birth_date) == (person.given, person.birth_date)
+            for number in (registered.card, registered.old_card, registered.member)
+            if number
+        ]
+        return rng.choice((card_number(rng), "", rng.choice(like) if like else ""))
+
+    def _parents(self, family: Family, outcome: str) -> list[tuple[Named, str]]:
+        """Return the parents and the insurers with which a new child has an outcome at the start of the episode."""
+        key = (family.families[0] + family.givens[0], outcome)
+        if key not in self._pools:
+            adults = [person for person in family.people(family.adults) if person in self._near]
+            self._pools[key] = [pair for adult in adults for pair in self._with_insurers(adult, outcome)]
+        return self._pools[key]
+
+    def _with_insurers(self, parent: Named, outcome: str) -> Iterator[tuple[Named, str]]:
+        ids = self._start.names.get(parent, [])
+        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
+            if len(ids) != 1 and bool(ids) == (outcome == SEVERAL_PATIENTS):
+                yield from ((parent, insurer.id) for insurer in self.scene.insurers)
+        elif len(ids) == 1:
+            any_insurer = self._start.insurance(ids[0])
+            own = (
+                insurance
+                for insurance in self.scene.insurances
+                if target_of(insurance["beneficiary"]) == f"Patient/{ids[0]}"
+            )
+            payors = dict.fromkeys(target_of(insurance["payor"][0]) for insurance in own)
+            for insurer in (payor.removeprefix("Organization/") for payor in payors):
+                coverage, accepted = self._start.insurance(ids[0], insurer), insurer in self._start.accepted
+                # The conditions matter: the parent has a choice of coverages, or only one reason speaks against it.
+                several = len(self._start.insurances(ids[0], insurer)) > 1
+                done = accepted and coverage is not None and (several or coverage != any_insurer)
+                declined = accepted != (coverage is not None)
+                if done if outcome == DONE else declined:
+                    yield parent, insurer
+
+    def _fits(self, ask: RegistrationContent, outcome: str) -> bool:
+        """Whether a request has an outcome, is about a new person, and has names that are easily mistaken."""
+        others = [request.ask for request in self.chosen if outcome != ALREADY_DONE or request.outcome != DONE]
+        return (
+            decide(self._now, ask).outcome == outcome
+            and not any(_alike(ask, registration) for registration in others)
+            and all(name in self._near for name in (ask.person, ask.parent) if name)
+        )
+
+    def _append(self, ask: RegistrationContent, outcome: str) -> None:
+        start, decision, id = self._start, decide(self._now, ask), f"new-{len(self.chosen)}"
+        insurer, parents = start.organizations.get(ask.insurer, ""), start.parents(ask)
+        request = RegistrationRequest(
+            ask=ask,
+            outcome=outcome,
+            on_file=start.on_file(ask),
+            parents=parents,
+            insurer=insurer,
+            accepted=insurer in start.accepted,
+            covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
+            **self._aimed_at(parents, outcome),
+        )
+        if outcome == DONE:
+            self._now.add({**new_patient(ask), "id": id})
+            if ask.insurer:
+                self._now.add({**new_coverage(ask, decision, id, self.scene.today), "id": id})
+            self._done.append(ask)
+        self.chosen.append(request)
+
+    def _aimed_at(self, parents: Sequence[str], outcome: str) -> dict[str, Any]:
+        """Return the fields `target` and `qualifying` of a request: the parent on whose insurance it rests."""
+        if len(parents) != 1 or outcome != DONE:
+            return {}
+        able = [self._on_file(parent) for _, parent, _ in self._insured_parents(DONE)]
+        ids = dict.fromkeys((*able, *parents))  # a request may name the parent by a former name
+        return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{name}" for name in ids)}
+
+
+class NearOthers:
+    """The combinations of given name, family name and date of birth that are easily mistaken for those on file.
+
+    For each of the three, someone on file differs only in this one.
+    """
+
+    def __init__(self, people: Iterable[Named]) -> None:
+        self._people = set(people)
+        self._partly = Counter(key for person in self._people for key in self._keys(person))
+
+    def __contains__(self, person: Named) -> bool:
+        own = person in self._people
+        return all(self._partly[key] > own for key in self._keys(person))
+
+    @staticmethod
+    def _keys(person: Named) -> Iterator[tuple[str, ...]]:
+        yield "given", person.family, person.birth_date
+        yield "family", person.given, person.birth_date
+        yield "birth date", person.given, person.family
+
+
+def _alike(registration: RegistrationContent, other: RegistrationContent) -> bool:
+    return registration.person == other.person or (bool(registration.card) and registration.card == other.card)
+
+
 class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     """Register people as patients, with an insurance of their own or of a parent."""
 
@@ -67,6 +306,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     title = "Registrations"
     codes = (ALREADY_DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOT_ALLOWED)
     depending = (DONE, ALREADY_DONE, NOT_ALLOWED)
+    sampler_type = RegistrationSampler
     judge_type = RegistrationJudge
     resource_types = ("Patient", "Coverage", "Organization", "OrganizationAffiliation")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -113,22 +353,6 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         return draw_registry(rng, world, ids, families=2, shape=(4, 3), on_file=36, twins=8, insurers=6)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: RegistryScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[RegistrationRequest, ...] | None:
-        sampler = _RequestSampler(rng, scene)
-        return tuple(sampler.requests) if self.add_requests(sampler.add, outcomes, dependent) else None
-
-    @override
-    def resources(self, scene: RegistryScene, world: World) -> list[Resource]:
-        return registry_resources(scene)
-
-    @override
     def rule_values(self, scene: RegistryScene) -> Mapping[str, str]:
         return {"place": scene.name}
 
@@ -144,10 +368,8 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
         return " ".join([first, *_insurance_in_words(ask, wording)])
 
     @override
-    def solve(
-        self, ask: RegistrationContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        registry = Registry("", now.date().isoformat())
+    def solve(self, ask: RegistrationContent, knowledge: Knowledge) -> Solution:
+        registry, looked_up = Registry("", knowledge.now.date().isoformat()), knowledge.looked_up
         registry.add_all((yield from search_all("/Patient", {"birthdate": ask.person.birth_date, "_count": "200"})))
         if ask.card:
             registry.add_all((yield from search_all("/Patient", {"identifier": f"{CARD}|{ask.card}"})))
@@ -162,7 +384,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
                 return SEVERAL_PATIENTS if parents else NO_SUCH_PATIENT
         if ask.insurer:
             if not looked_up:
-                looked_up["place"], looked_up["contracts"] = yield from _contracts(rule_values["place"])
+                looked_up["place"], looked_up["contracts"] = yield from _contracts(knowledge.rule_values["place"])
             registry.place = looked_up["place"]
             registry.add_all(looked_up["contracts"])
         decision = decide(registry, ask)
@@ -201,262 +423,11 @@ def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]
 
 
 def _contracts(place: str) -> Generator[Action, Json, tuple[str, list[Resource]]]:
-    """Look up the id of a place, and its contracts with the insurers."""
     places = yield from search_all("/Organization", {"name": place})
     here = next(str(organization["id"]) for organization in places if organization.get("name") == place)
     query = {"participating-organization": f"Organization/{here}"}
     query |= {"_include": "OrganizationAffiliation:primary-organization", "_count": "200"}
     return here, (yield from search_all("/OrganizationAffiliation", query))
-
-
-class _RequestSampler:
-    """Chooses requests one after the other, as the earlier ones leave the registry."""
-
-    def __init__(self, rng: random.Random, scene: RegistryScene) -> None:
-        self._rng, self._scene = rng, scene
-        self._start = Registry.at_start(scene)
-        self._now = self._start.adding(())
-        self._near = NearOthers(self._start.names)
-        self._pools: dict[tuple[str, str], list[tuple[Named, str]]] = {}
-        self._done: list[RegistrationContent] = []
-        self.requests: list[RegistrationRequest] = []
-
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request with an outcome, which may have to depend on an earlier one; False if the registry has none."""
-        rng = self._rng
-        for _ in range(_ROUNDS):
-            insured = rng.choice(_INSURED[outcome])
-            if depends or (outcome in _WITH_EARLIER and rng.random() < _AGAIN):
-                draw = partial(self._draw_again, outcome, insured)
-            else:
-                parent = self._draw_parent(outcome) if insured == "parent" else None
-                draw = partial(self._draw, outcome, insured, parent)
-            asks = (draw() for _ in range(_TRIES))
-            fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
-            if fitting is not None and not (depends and decide(self._start, fitting).outcome == outcome):
-                self._append(fitting, outcome)
-                return True
-        return False
-
-    def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
-        """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
-        candidates = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
-        if not candidates:
-            return None
-        parents = [self._on_file(parent) for _, parent, _ in candidates]  # a patient may have two names
-        chosen = self._rng.choice(list(dict.fromkeys(parents)))
-        return self._rng.choice(
-            [insured_parent for insured_parent, parent in zip(candidates, parents, strict=True) if parent == chosen]
-        )
-
-    def _on_file(self, parent: Named) -> Named | str:
-        """Return the id of the only patient with a name; the name if nobody has it, or several."""
-        ids = self._start.names.get(parent, [])
-        return ids[0] if len(ids) == 1 else parent
-
-    def _insured_parents(self, outcome: str) -> list[tuple[Family, Named, str]]:
-        """Return the parents with whom a new child has an outcome, rather those whom no request names yet."""
-        named = {request.ask.parent for request in self.requests}
-        candidates = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
-        return [insured_parent for insured_parent in candidates if insured_parent[1] not in named] or candidates
-
-    def _draw(
-        self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None
-    ) -> RegistrationContent | None:
-        """Draw a person, and an insurer if one is needed; None if nobody qualifies.
-
-        Args:
-            outcome: The outcome.
-            insured: How the person is insured.
-            insurance: For a person who is insured through a parent: the family, the parent and the insurer.
-        """
-        rng = self._rng
-        if insured == "parent" and insurance is None:
-            return None
-        family, parent, insurer = insurance or (rng.choice(self._scene.families), None, "")
-        grown = insured == "own" or (not insured and rng.random() < 0.5)
-        person = self._anyone(family, family.adults if grown else family.children)
-        if insured == "own":
-            insurer = rng.choice(self._scene.insurers).id
-        card = self._card(person)
-        if outcome == ALREADY_DONE and rng.random() < _RENAMED:
-            person, card = self._renamed(family, person)
-        return self._ask(family, person, card, insured, insurer, parent)
-
-    def _draw_again(self, outcome: str, insured: Insured) -> RegistrationContent | None:
-        """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
-        rng, grown = self._rng, insured == "own" or (insured == "parent" and outcome != ALREADY_DONE)
-        adults = {day for family in self._scene.families for day in family.adults}
-        earlier = [
-            registration
-            for registration in self._done
-            if not insured or (registration.person.birth_date in adults) == grown
-        ]
-        if not earlier:
-            return None
-        chosen = rng.choice(earlier)
-        family = next(
-            family
-            for family in self._scene.families
-            if chosen.person in family.people((*family.adults, *family.children))
-        )
-        if outcome != ALREADY_DONE:
-            if insured != "parent":
-                return None
-            child = self._anyone(family, family.children)
-            own = self._start.organizations.get(chosen.insurer, "")
-            insurer = own if own and outcome == DONE else rng.choice(self._scene.insurers).id
-            return self._ask(family, child, self._card(child), insured, insurer, chosen.person)
-        renamed = chosen.person.model_copy(update={"family": rng.choice(family.families)})
-        person, card = rng.choice(((chosen.person, self._card(chosen.person)), (renamed, chosen.card)))
-        pairs = self._parents(family, DONE) if insured == "parent" else [(None, rng.choice(self._scene.insurers).id)]
-        if not pairs:
-            return None
-        parent, insurer = rng.choice(pairs)
-        return self._ask(family, person, card, insured, insurer if insured else "", parent)
-
-    def _renamed(self, family: Family, person: Named) -> tuple[Named, str]:
-        """Draw a patient with the date of birth of a person; return another family name, and a card of the patient."""
-        rng = self._rng
-        born = [registered for registered in self._scene.people if registered.person.birth_date == person.birth_date]
-        cards = [
-            (registered.person.given, card)
-            for registered in born
-            for card in (registered.card, registered.old_card)
-            if card
-        ]
-        given, card = rng.choice(cards) if cards else (person.given, "")
-        return Named(given=given, family=rng.choice(family.families), birth_date=person.birth_date), card
-
-    def _anyone(self, family: Family, dates: Sequence[str]) -> Named:
-        """Draw a person with one of these dates of birth, on file or not."""
-        given, last, born = map(self._rng.choice, (family.givens, family.families, dates))
-        return Named(given=given, family=last, birth_date=born)
-
-    def _ask(
-        self, family: Family, person: Named, card: str, insured: Insured, insurer: str, parent: Named | None
-    ) -> RegistrationContent:
-        """Add the details that decide nothing."""
-        rng, own = self._rng, insured == "own"
-        until = date.fromisoformat(self._scene.today) + timedelta(days=rng.randrange(30, 700))
-        return RegistrationContent(
-            person=person,
-            gender=family.gender,
-            phone=f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}",
-            card=card,
-            insured=insured,
-            insurer=next(
-                (organization.name for organization in self._scene.insurers if organization.id == insurer), ""
-            ),
-            number=card_number(rng) if own else "",
-            until=until.isoformat() if own else "",
-            parent=parent,
-        )
-
-    def _card(self, person: Named) -> str:
-        """Draw a health card number: a new one, none, or a number of a patient who may differ in the family name."""
-        rng = self._rng
-        like = [
-            number
-            for registered in self._scene.people
-            if (registered.person.given, registered.person.birth_date) == (person.given, person.birth_date)
-            for number in (registered.card, registered.old_card, registered.member)
-            if number
-        ]
-        return rng.choice((card_number(rng), "", rng.choice(like) if like else ""))
-
-    def _parents(self, family: Family, outcome: str) -> list[tuple[Named, str]]:
-        """Return the parents and the insurers with which a new child has an outcome at the start of the episode."""
-        key = (family.families[0] + family.givens[0], outcome)
-        if key not in self._pools:
-            adults = [person for person in family.people(family.adults) if person in self._near]
-            self._pools[key] = [pair for adult in adults for pair in self._with_insurers(adult, outcome)]
-        return self._pools[key]
-
-    def _with_insurers(self, parent: Named, outcome: str) -> Iterator[tuple[Named, str]]:
-        ids = self._start.names.get(parent, [])
-        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
-            if len(ids) != 1 and bool(ids) == (outcome == SEVERAL_PATIENTS):
-                yield from ((parent, insurer.id) for insurer in self._scene.insurers)
-        elif len(ids) == 1:
-            any_insurer = self._start.insurance(ids[0])
-            own = (
-                insurance
-                for insurance in self._scene.insurances
-                if target_of(insurance["beneficiary"]) == f"Patient/{ids[0]}"
-            )
-            payors = dict.fromkeys(target_of(insurance["payor"][0]) for insurance in own)
-            for insurer in (payor.removeprefix("Organization/") for payor in payors):
-                coverage, accepted = self._start.insurance(ids[0], insurer), insurer in self._start.accepted
-                # The conditions matter: the parent has a choice of coverages, or only one reason speaks against it.
-                several = len(self._start.insurances(ids[0], insurer)) > 1
-                done = accepted and coverage is not None and (several or coverage != any_insurer)
-                declined = accepted != (coverage is not None)
-                if done if outcome == DONE else declined:
-                    yield parent, insurer
-
-    def _fits(self, ask: RegistrationContent, outcome: str) -> bool:
-        """Whether a request has an outcome, is about a new person, and has names that are easily mistaken."""
-        others = [request.ask for request in self.requests if outcome != ALREADY_DONE or request.outcome != DONE]
-        return (
-            decide(self._now, ask).outcome == outcome
-            and not any(_alike(ask, registration) for registration in others)
-            and all(name in self._near for name in (ask.person, ask.parent) if name)
-        )
-
-    def _append(self, ask: RegistrationContent, outcome: str) -> None:
-        start, decision, id = self._start, decide(self._now, ask), f"new-{len(self.requests)}"
-        insurer, parents = start.organizations.get(ask.insurer, ""), start.parents(ask)
-        request = RegistrationRequest(
-            ask=ask,
-            outcome=outcome,
-            on_file=start.on_file(ask),
-            parents=parents,
-            insurer=insurer,
-            accepted=insurer in start.accepted,
-            covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
-            **self._aimed_at(parents, outcome),
-        )
-        if outcome == DONE:
-            self._now.add({**new_patient(ask), "id": id})
-            if ask.insurer:
-                self._now.add({**new_coverage(ask, decision, id, self._scene.today), "id": id})
-            self._done.append(ask)
-        self.requests.append(request)
-
-    def _aimed_at(self, parents: Sequence[str], outcome: str) -> dict[str, Any]:
-        """Return the fields `target` and `qualifying` of a request: the parent on whose insurance it rests."""
-        if len(parents) != 1 or outcome != DONE:
-            return {}
-        able = [self._on_file(parent) for _, parent, _ in self._insured_parents(DONE)]
-        ids = dict.fromkeys((*able, *parents))  # a request may name the parent by a former name
-        return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{name}" for name in ids)}
-
-
-class NearOthers:
-    """The combinations of given name, family name and date of birth that are easily mistaken for those on file.
-
-    For each of the three, someone on file differs only in this one.
-    """
-
-    def __init__(self, people: Iterable[Named]) -> None:
-        self._people = set(people)
-        self._partly = Counter(key for person in self._people for key in self._keys(person))
-
-    def __contains__(self, person: Named) -> bool:
-        own = person in self._people
-        return all(self._partly[key] > own for key in self._keys(person))
-
-    @staticmethod
-    def _keys(person: Named) -> Iterator[tuple[str, ...]]:
-        yield "given", person.family, person.birth_date
-        yield "family", person.given, person.birth_date
-        yield "birth date", person.given, person.family
-
-
-def _alike(registration: RegistrationContent, other: RegistrationContent) -> bool:
-    """Whether two requests are about the same person."""
-    return registration.person == other.person or (bool(registration.card) and registration.card == other.card)
 
 
 class RegistrationsLevel1(StaticShift, requests=Registrations(), level=1):

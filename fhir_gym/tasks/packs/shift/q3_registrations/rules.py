@@ -14,11 +14,11 @@ from fhir_gym.tasks.authoring import concept_texts
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import is_within, parse_reference, phone_numbers, plain, same_moment, same_telephone
 from fhir_gym.tasks.packs.shift.episode_log import Write
-from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent, RequestJudge
+from fhir_gym.tasks.packs.shift.kind import Request, RequestContent, WriteJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
-from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource, registry_resources
+from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource
 from fhir_gym.types import Json, Resource
 
 _ALIKE = 3
@@ -34,9 +34,6 @@ class RegistrationContent(RequestContent):
     """A person to be registered.
 
     Attributes:
-        person: The person's name and date of birth.
-        gender: Sex of the person.
-        phone: Telephone number.
         card: Health card number, or an empty text.
         insured: Whether the person has an insurance of his or her own, one of a parent, or none.
         insurer: Name of the insurer, or an empty text.
@@ -99,8 +96,6 @@ class Registry:
 
     Attributes:
         place: Id of the place.
-        today: The present day.
-        base_url: Base URL of the server.
         names: Ids of the Patients in use by their names, current and former, and dates of birth.
         cards: Ids of the Patients in use by their health card numbers.
         coverages: The Coverages by the ids of their beneficiaries.
@@ -120,7 +115,7 @@ class Registry:
     @classmethod
     def at_start(cls, scene: RegistryScene, base_url: str = "") -> Registry:
         """Return the registry at the start of the episode."""
-        return cls(scene.place, scene.today, base_url).adding(registry_resources(scene))
+        return cls(scene.place, scene.today, base_url).adding(scene.resources())
 
     def adding(self, records: Iterable[Resource]) -> Registry:
         """Return a copy with more records."""
@@ -194,7 +189,6 @@ class Registry:
 
 
 def _includes(record: Resource, day: str) -> bool:
-    """Whether the period of a record includes a day."""
     return is_within(f"{day}T12:00:00Z", record.get("period") or {})
 
 
@@ -328,18 +322,14 @@ def bound_of(coverage: Resource, name: str) -> str:
     return str(period.get(name) or "") if isinstance(period, dict) else ""
 
 
-class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
+class RegistrationJudge(WriteJudge[RegistryScene, RegistrationRequest]):
     """Judges registrations."""
 
     @override
-    def judge_one(self, number: int) -> Judgement:
-        request, claimed = self.requests[number], self._claimed[number]
-        left = claimed & self.log.changed
-        if not left:
-            return self.declined(number, self._declined(number), claimed)
-        decisions = [decide(registry, request.ask) for registry in (self._met(number), self._planned(number))]
-        possible = [decision for decision in decisions if decision.outcome == DONE]
-        return self.done(number, self._problems(request.ask, possible, left), claimed)
+    def problems(self, number: int, left: Sequence[str]) -> tuple[Sequence[Json], Json]:
+        ask = self.requests[number].ask
+        decisions = [decide(registry, ask) for registry in (self._met(number), self._planned(number))]
+        return self._problems(ask, [decision for decision in decisions if decision.outcome == DONE], left), None
 
     @cached_property
     def _new(self) -> list[Write]:
@@ -348,8 +338,9 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         old = self.log.end.before
         return [write for write in writes.values() if old.read(write.resource_type, write.id) is None]
 
+    @override
     @cached_property
-    def _claimed(self) -> list[frozenset[str]]:
+    def claimed(self) -> list[frozenset[str]]:
         """For each request, the records that belong to it."""
         owners: dict[str, int] = {}
         for number, request in reversed([*enumerate(self.requests)]):
@@ -374,19 +365,18 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
 
     def _met(self, number: int) -> Registry:
         """Return the registry before the first write for a request."""
-        first = self.first_write(self._claimed[number]) or 0
+        first = self.first_write(self.claimed[number]) or 0
         mine = {write.record for write in self._new}
         states = {write.record: write.after for write in self.log.writes[:first] if write.record in mine}
         return self._with(states.values())
 
     def _planned(self, number: int) -> Registry:
         """Return the registry after the requests with earlier letters, as the agent has left them."""
-        earlier = {record for claimed in self._claimed[:number] for record in claimed}
+        earlier = {record for claimed in self.claimed[:number] for record in claimed}
         return self._with(write.after for write in self._new if write.record in earlier)
 
     @cached_property
     def _start(self) -> Registry:
-        """The registry at the start of the episode."""
         return Registry.at_start(self.scene, self.base_url)
 
     def _with(self, states: Iterable[Resource | None]) -> Registry:
@@ -396,8 +386,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         )
         return self._start.adding(patients_and_coverages)
 
-    def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
-        """Describe the errors in the records that the agent left for a request."""
+    def _problems(self, ask: RegistrationContent, decisions: Sequence[Decision], left: Sequence[str]) -> list[Json]:
         own_writes = [write for write in self._new if write.record in left]
         patients = [write.after for write in own_writes if write.resource_type == "Patient" and write.after]
         coverages = [write.after for write in own_writes if write.resource_type == "Coverage" and write.after]
@@ -408,7 +397,7 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
             or len(coverages) > has_coverage
             or len(left) > len(patients + coverages)
         ):
-            return [f"left {record}" for record in sorted(left)]
+            return [f"left {record}" for record in left]
         problems: list[Json] = [*_wrong_details(ask, patients[0])]
         if has_coverage and not coverages:
             problems.append("no Coverage")
@@ -443,8 +432,8 @@ class RegistrationJudge(RequestJudge[RegistryScene, RegistrationRequest]):
         if not said <= {*_RELATIONSHIPS["parent" if decision.parent else "own"]}:
             yield f"relationship {sorted(said)}"
 
-    def _declined(self, number: int) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
+    @override
+    def is_rightly_declined(self, number: int) -> bool:
         request, answer = self.requests[number], self.answers[number]
         decision = decide(self._planned(number), request.ask)
         if answer == DONE or answer != decision.outcome:
@@ -496,7 +485,6 @@ def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
 
 
 def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
-    """Yield the errors in a new Patient."""
     names = elements(patient.get("name"))
     if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):
         yield f"name {patient.get('name')}, birthDate {patient.get('birthDate')}"
@@ -510,7 +498,6 @@ def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]
 
 
 def _labels(concept: Json) -> Iterator[str]:
-    """Yield the codes and texts of a CodeableConcept."""
     yield from map(plain, concept_texts(concept))
     if isinstance(concept, dict):
         yield from (str(coding.get("code")) for coding in elements(concept.get("coding")))

@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from fhir_gym.actions import Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, has_name, reference
+from fhir_gym.tasks.authoring import IdAllocator, reference
 from fhir_gym.tasks.packs.shift.calendar import Calendar
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, draw_clinic
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.clinic import ClinicSlot, draw_clinic
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.q1_bookings.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place
 from fhir_gym.tasks.packs.shift.s1_absences.rules import (
     EARLIER_REQUESTS_IGNORED,
     MISTAKES,
@@ -29,7 +29,7 @@ from fhir_gym.tasks.packs.shift.s1_absences.rules import (
     AbsenceRequest,
     supposed_records,
 )
-from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene, absence_resources, draw_absences
+from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene, draw_absences
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
@@ -46,7 +46,139 @@ _MOST_TRIED = 10
 """Number of absences that are tried for one request with a choice of mistakes."""
 _SEVERAL = 3
 """From this number of requests on, an absence changes fewer records."""
-_LAST_PRIORITY = 10
+
+
+def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
+    """Yield every absence that starts and ends on a coming working day."""
+    coming = sorted({slot.start[:10] for slot in scene.slots if slot.start[:10] > scene.now[:10]})
+    for practitioner in scene.staff:
+        for first in coming:
+            for last in _last_days(first, coming[-1]):
+                person = practitioner.person
+                ask = AbsenceContent(given=person.given, family=person.family, first=first, last=last)
+                yield AbsenceRequest(
+                    ask=ask, outcome="", schedule=practitioner.schedule, target=f"Practitioner/{person.id}"
+                )
+
+
+def _last_days(first: str, latest: str) -> Iterator[str]:
+    for days in range(_LONGEST):
+        last = date.fromisoformat(first) + timedelta(days=days)
+        if last.weekday() < _SATURDAY and last.isoformat() <= latest:
+            yield last.isoformat()
+
+
+def _compete(request: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
+    """Whether two absences are of the same service and have a day in common."""
+    days = max(request.ask.first, other.ask.first) <= min(request.ask.last, other.ask.last)
+    return days and scene.service_of(request.schedule) == scene.service_of(other.schedule)
+
+
+_Work = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
+
+
+def _days_with_work(calendar: Calendar) -> _Work:
+    """Return the days of the appointments that could have to move and of the free slots, by schedule."""
+    moving: defaultdict[str, list[str]] = defaultdict(list)
+    free: defaultdict[str, list[str]] = defaultdict(list)
+    for visit in calendar.visits.values():
+        if visit.status in MOVABLE:
+            for slot in visit.slots:
+                moving[slot.schedule].append(slot.start)
+    for slot in calendar.scene.slots:
+        if calendar.status[slot.id] == "free":
+            free[slot.schedule].append(slot.start)
+    return moving, free
+
+
+def _near_misses(scene: AbsenceScene, request: AbsenceRequest) -> int:
+    """Return the number of appointments on the days of an absence that look as if they had to move."""
+    doctors, away = scene.by_schedule(), scene.by_schedule()[request.schedule].person
+    there = [visit for visit in scene.visits if request.ask.covers(visit.slot.start)]
+    same_family = [visit for visit in there if doctors[visit.slot.schedule].person.family == away.family]
+    return sum(visit.slot.schedule != request.schedule or visit.status not in MOVABLE for visit in same_family)
+
+
+class AbsenceSampler(RequestSampler[AbsenceScene, AbsenceRequest]):
+    """Chooses absences one after the other; many of them compete with an earlier absence for slots."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: AbsenceScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._calendar, self._possible = Calendar.at_start(scene), [*_absences(scene)]
+        self._new_slots: list[ClinicSlot] = []
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng, new_slots = self.rng, self._new_slots
+        away = {request.schedule for request in self.chosen}
+        left = [other for other in rng.sample(self._possible, len(self._possible)) if other.schedule not in away]
+        left = [request for request in left if not any(request.is_away(slot) for slot in new_slots)]
+        mistakes = rng.sample(MISTAKES, _MISTAKES)
+        if new_slots:
+            mistakes[0] = EARLIER_REQUESTS_IGNORED
+        request = None
+        work = _days_with_work(self._calendar)
+        if outcome == DONE and new_slots and rng.random() < _COMPETING:
+            competing = [
+                other for other in left if any(_compete(other, earlier, self.scene) for earlier in self.chosen)
+            ]
+            request = self._draw(competing, outcome, mistakes, work)
+        request = request or self._draw(left, outcome, mistakes, work)
+        if request is None:
+            return False
+        self.chosen.append(request)
+        new_slots += filter(None, AbsenceCalendar(self._calendar, self.scene, request).clear().values())
+        return True
+
+    def _draw(
+        self, requests: Sequence[AbsenceRequest], outcome: str, mistakes: Sequence[str], work: _Work
+    ) -> AbsenceRequest | None:
+        """Draw a practitioner among those with a possible absence, then one of these absences; None if there is none.
+
+        Of several absences, it is the first one that all mistakes change, or the one that most of them change.
+        """
+        by_target: defaultdict[str, list[AbsenceRequest]] = defaultdict(list)
+        for request in requests:
+            by_target[request.target].append(request.model_copy(update={"outcome": outcome}))
+        qualifying = tuple(
+            name for name in sorted(by_target) if any(self._is_possible(request, work) for request in by_target[name])
+        )
+        if not qualifying:
+            return None
+        drawn = by_target[self.rng.choice(qualifying)]
+        possible = [request for request in drawn if self._is_possible(request, work)]
+        best, most = possible[0], -1
+        for request in possible[:_MOST_TRIED]:
+            changed = self._changed_by(mistakes, request)
+            if changed > most:
+                best, most = request, changed
+            if changed == len(mistakes):
+                break
+        return best.model_copy(update={"qualifying": qualifying})
+
+    def _is_possible(self, request: AbsenceRequest, work: _Work) -> bool:
+        """Whether an absence has its outcome, the right size, and near misses."""
+        due, closing = (sum(map(request.ask.covers, days[request.schedule])) for days in work)
+        if request.outcome == NOTHING_TO_DO:
+            return not due and not closing
+        low, high = (bound // self.outcomes.count(DONE) for bound in self.scene.writes)
+        least = 2 * due + closing
+        if least > high or 3 * due < low or _near_misses(self.scene, request) < _FEWEST_NEAR_MISSES:
+            return False
+        moved = sum(slot is not None for slot in self._clear(request).values())
+        return 2 * moved >= due and low <= least + moved <= high
+
+    def _clear(self, request: AbsenceRequest, mistake: str = "") -> dict[str, ClinicSlot | None]:
+        """Return the new slots of the appointments for an agent that makes a mistake."""
+        seen = Calendar.at_start(self.scene) if mistake == EARLIER_REQUESTS_IGNORED else self._calendar.copy()
+        return AbsenceCalendar(seen, self.scene, request).clear(mistake)
+
+    def _changed_by(self, mistakes: Sequence[str], request: AbsenceRequest) -> int:
+        """Return the number of mistakes that change the new slots of the appointments."""
+        if request.outcome == NOTHING_TO_DO:
+            return len(mistakes)
+        slots = self._clear(request)
+        return sum(self._clear(request, mistake) != slots for mistake in mistakes)
 
 
 class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
@@ -54,6 +186,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
     key = "S1"
     title = "Absences of practitioners"
+    sampler_type = AbsenceSampler
     judge_type = AbsenceJudge
     minutes = 42
     resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
@@ -97,46 +230,6 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         return draw_absences(rng, world, ids, clinic, days=shape["days"], namesakes=namesakes, writes=writes)
 
     @override
-    def choose(
-        self,
-        rng: random.Random,
-        world: World,
-        scene: AbsenceScene,
-        outcomes: Sequence[str],
-        dependent: int | None = None,
-    ) -> tuple[AbsenceRequest, ...] | None:
-        calendar = Calendar.at_start(scene)
-        work = outcomes.count(DONE)
-        low, high = (bound // work for bound in scene.writes)
-        possible = [*_absences(scene)]
-        requests: list[AbsenceRequest] = []
-        new_slots: list[ClinicSlot] = []
-        for outcome in outcomes:
-            away = {request.schedule for request in requests}
-            left = [request for request in rng.sample(possible, len(possible)) if request.schedule not in away]
-            left = [request for request in left if not any(_is_away(slot, request) for slot in new_slots)]
-            mistakes = rng.sample(MISTAKES, _MISTAKES)
-            if new_slots:
-                mistakes[0] = EARLIER_REQUESTS_IGNORED
-            sampler = _RequestSampler(rng, calendar, scene, outcome, (low, high), mistakes)
-            request = None
-            if outcome == DONE and new_slots and rng.random() < _COMPETING:
-                request = sampler.choose(
-                    [request for request in left if any(_compete(request, other, scene) for other in requests)]
-                )
-            request = request or sampler.choose(left)
-            if request is None:
-                return None
-            requests.append(request)
-            slots = AbsenceCalendar(calendar, scene, request).clear().values()
-            new_slots += [slot for slot in slots if slot]
-        return tuple(requests)
-
-    @override
-    def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
-        return absence_resources(scene, world)
-
-    @override
     def rule_values(self, scene: AbsenceScene) -> Mapping[str, str]:
         limit = "on the next calendar day" if scene.limit == 1 else f"on one of the next {scene.limit} calendar days"
         return {"place": scene.name, "limit": limit, "days": str(scene.limit)}
@@ -153,56 +246,47 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         )[wording]
 
     @override
-    def solve(
-        self, ask: AbsenceContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
+    def solve(self, ask: AbsenceContent, knowledge: Knowledge) -> Solution:
+        rule_values, looked_up, now = knowledge.rule_values, knowledge.looked_up, knowledge.now
         if not looked_up:
             looked_up["place"] = yield from look_up_place(rule_values["place"])
         place: PlaceRecords = looked_up["place"]
-        schedule, doctor = next(
-            (name, practitioner)
-            for name, practitioner in place.practitioners.items()
-            if has_name(practitioner, ask.given, ask.family)
-        )
-        away = f"Practitioner/{doctor['id']}"
+        doctor = next(each for each in place.practitioners if (each.person.given, each.person.family) == ask.name)
+        away = f"Practitioner/{doctor.person.id}"
         query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
         appointments = yield from search_all("/Appointment", query)
-        moving = [
-            appointment
-            for appointment in appointments
-            if appointment["status"] in MOVABLE and ask.covers(appointment["start"])
-        ]
-        service = _service(place.schedules[schedule])
-        offered = [name for name, resource in place.schedules.items() if _service(resource) == service]
-        query = {"schedule": ",".join(offered), "start": f"ge{ask.first}", "_count": "200"}
-        slots = {f"Slot/{slot['id']}": slot for slot in (yield from search_all("/Slot", query))}
-        mine = [
-            slot for slot in slots.values() if slot["schedule"]["reference"] == schedule and ask.covers(slot["start"])
-        ]
-        closing = [slot for slot in mine if slot["status"] == "free"]
+        offered = [each.schedule for each in place.practitioners if each.service.code == doctor.service.code]
+        query = {"schedule": ",".join(f"Schedule/{schedule}" for schedule in offered), "start": f"ge{ask.first}"}
+        slots = yield from search_all("/Slot", {**query, "_count": "200"})
+        moving = [each for each in appointments if each["status"] in MOVABLE and ask.covers(each["start"])]
+        mine = [each for each in slots if each["schedule"]["reference"] == f"Schedule/{doctor.schedule}"]
+        closing = [each for each in mine if each["status"] == "free" and ask.covers(each["start"])]
         if not moving and not closing:
             return NOTHING_TO_DO
-        patients = ",".join(sorted({_actor(appointment, "Patient") for appointment in moving}))
+        patients = ",".join(sorted({f"Patient/{place.visit(each).patient}" for each in moving}))
         query = {"patient": patients, "date": f"ge{ask.first}", "_count": "200"}
         others = (yield from search_all("/Appointment", query)) if moving else []
-        free = [
-            slot for slot in slots.values() if slot["status"] == "free" and slot["schedule"]["reference"] != schedule
-        ]
-        for old in sorted(
-            moving, key=lambda appointment: (appointment.get("priority") or _LAST_PRIORITY, appointment["start"])
-        ):
-            fitting = _fitting(old, free, others, int(rule_values["days"]))
-            if fitting:
-                new = place.first(fitting)
-                free.remove(new)
-                doctor = place.practitioners[new["schedule"]["reference"]]
-                changed = _moved(old, new, away, f"Practitioner/{doctor['id']}")
-                yield Put(f"/Slot/{new['id']}", {**new, "status": "busy"})
-            else:
-                changed = {**old, "status": WAITING}
-            yield Put(f"/Appointment/{old['id']}", changed)
-            others = [changed if appointment["id"] == old["id"] else appointment for appointment in others]
-            closing.append(slots[old["slot"][0]["reference"]])
+        records = {record["id"]: record for record in (*slots, *moving, *others)}
+        visits = {each["id"]: each for each in (*moving, *others)}
+        limits = {"limit": int(rule_values["days"]), "writes": (0, 0)}
+        priorities = {each["id"]: each["priority"] for each in moving if "priority" in each}
+        scene = AbsenceScene(
+            **dict(place.scene(now, slots, visits.values())),
+            other_place="",
+            other_name="",
+            elsewhere=(),
+            priorities=priorities,
+            **limits,
+        )
+        request = AbsenceRequest(ask=ask, outcome=DONE, schedule=doctor.schedule)
+        for id, new in AbsenceCalendar(Calendar.at_start(scene), scene, request).clear().items():
+            old = records[id]
+            changed = {**old, "status": WAITING}
+            if new is not None:
+                yield Put(f"/Slot/{new.id}", {**records[new.id], "status": "busy"})
+                changed = _moved(old, records[new.id], away, scene.by_schedule()[new.schedule].person.id)
+            yield Put(f"/Appointment/{id}", changed)
+            closing.append(records[old["slot"][0]["reference"].removeprefix("Slot/")])
         for slot in closing:
             yield Put(f"/Slot/{slot['id']}", {**slot, "status": CLOSED})
         return DONE
@@ -212,172 +296,15 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         return [*supposed_records(request, scene)] if request.outcome == NOTHING_TO_DO else []
 
 
-def _service(schedule: Resource) -> str:
-    return str(schedule["specialty"][0]["coding"][0]["code"])
-
-
-def _actor(appointment: Resource, resource_type: str) -> str:
-    """Return the reference to the participant of a type."""
-    actors = (str(participant["actor"]["reference"]) for participant in appointment["participant"])
-    return next(actor for actor in actors if actor.startswith(f"{resource_type}/"))
-
-
-def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource], limit: int) -> list[Resource]:
-    """Return the free slots to which an appointment can move."""
-    day, patient = old["start"][:10], _actor(old, "Patient")
-    last = (date.fromisoformat(day) + timedelta(days=limit)).isoformat()
-    own = [
-        resource
-        for resource in others
-        if resource["id"] != old["id"] and resource["status"] in OCCUPIED and _actor(resource, "Patient") == patient
-    ]
-    return [
-        slot
-        for slot in free
-        if day <= slot["start"][:10] <= last and minutes_of(slot) >= minutes_of(old) and not overlaps(slot, own)
-    ]
-
-
 def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
-    """Return an appointment with another slot and practitioner."""
     participants: list[Json] = [
-        {**participant, "actor": {"reference": doctor}} if participant["actor"]["reference"] == away else participant
+        {**participant, "actor": reference("Practitioner", doctor)}
+        if participant["actor"]["reference"] == away
+        else participant
         for participant in old["participant"]
     ]
     times = {"start": slot["start"], "end": slot["end"], "slot": [reference("Slot", slot["id"])]}
     return {**old, **times, "participant": participants}
-
-
-def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
-    """Yield every absence that starts and ends on a coming working day."""
-    coming = sorted({slot.start[:10] for slot in scene.slots if slot.start[:10] > scene.now[:10]})
-    for practitioner in scene.staff:
-        for first in coming:
-            for last in _last_days(first, coming[-1]):
-                person = practitioner.person
-                ask = AbsenceContent(given=person.given, family=person.family, first=first, last=last)
-                yield AbsenceRequest(
-                    ask=ask, outcome="", schedule=practitioner.schedule, target=f"Practitioner/{person.id}"
-                )
-
-
-def _last_days(first: str, latest: str) -> Iterator[str]:
-    for days in range(_LONGEST):
-        last = date.fromisoformat(first) + timedelta(days=days)
-        if last.weekday() < _SATURDAY and last.isoformat() <= latest:
-            yield last.isoformat()
-
-
-def _is_away(slot: ClinicSlot, request: AbsenceRequest) -> bool:
-    return slot.schedule == request.schedule and request.ask.covers(slot.start)
-
-
-def _compete(request: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
-    """Whether two absences are of the same service and have a day in common."""
-    days = max(request.ask.first, other.ask.first) <= min(request.ask.last, other.ask.last)
-    return days and scene.service_of(request.schedule) == scene.service_of(other.schedule)
-
-
-class _RequestSampler:
-    """Chooses one absence.
-
-    Args:
-        rng: Random generator.
-        calendar: The calendar after the earlier requests.
-        scene: The places.
-        writes: Minimum and maximum number of records that the absence changes.
-        mistakes: Mistakes that should change the result.
-    """
-
-    def __init__(
-        self,
-        rng: random.Random,
-        calendar: Calendar,
-        scene: AbsenceScene,
-        outcome: str,
-        writes: tuple[int, int],
-        mistakes: Sequence[str],
-    ) -> None:
-        self._rng, self._calendar, self._scene = rng, calendar, scene
-        self._outcome, self._writes, self._mistakes = outcome, writes, mistakes
-        self._moving, self._free = _days_with_work(calendar)
-
-    def choose(self, requests: Sequence[AbsenceRequest]) -> AbsenceRequest | None:
-        """Choose a practitioner at random among those with a possible absence, then one of these absences.
-
-        Returns None if there is no possible absence. Of several, it is the first one that all mistakes change, or the
-        one that most of them change.
-        """
-        by_target: defaultdict[str, list[AbsenceRequest]] = defaultdict(list)
-        for request in requests:
-            by_target[request.target].append(request.model_copy(update={"outcome": self._outcome}))
-        qualifying = tuple(name for name in sorted(by_target) if any(map(self._is_possible, by_target[name])))
-        if not qualifying:
-            return None
-        possible = [request for request in by_target[self._rng.choice(qualifying)] if self._is_possible(request)]
-        best, most = possible[0], -1
-        for request in possible[:_MOST_TRIED]:
-            changed = self._changed_by_mistakes(request)
-            if changed > most:
-                best, most = request, changed
-            if changed == len(self._mistakes):
-                break
-        return best.model_copy(update={"qualifying": qualifying})
-
-    def _is_possible(self, request: AbsenceRequest) -> bool:
-        """Whether an absence has the outcome, the right size, and near misses."""
-        schedule, (low, high) = request.schedule, self._writes
-        due, closing = (sum(map(request.ask.covers, days[schedule])) for days in (self._moving, self._free))
-        if self._outcome == NOTHING_TO_DO:
-            return not due and not closing
-        least = 2 * due + closing
-        if least > high or 3 * due < low or _near_misses(self._scene, request) < _FEWEST_NEAR_MISSES:
-            return False
-        moved = sum(slot is not None for slot in self._clear(request).values())
-        return 2 * moved >= due and low <= least + moved <= high
-
-    def _clear(self, request: AbsenceRequest) -> dict[str, ClinicSlot | None]:
-        return AbsenceCalendar.copy_of(self._calendar, self._scene, request).clear()
-
-    def _changed_by_mistakes(self, request: AbsenceRequest) -> int:
-        if self._outcome == NOTHING_TO_DO:
-            return len(self._mistakes)
-        slots = self._clear(request)
-        return sum(_changes(mistake, self._calendar, self._scene, request, slots) for mistake in self._mistakes)
-
-
-def _days_with_work(calendar: Calendar) -> tuple[defaultdict[str, list[str]], defaultdict[str, list[str]]]:
-    """Return the days of the appointments that could have to move and of the free slots, by schedule."""
-    moving: defaultdict[str, list[str]] = defaultdict(list)
-    free: defaultdict[str, list[str]] = defaultdict(list)
-    for visit in calendar.visits.values():
-        if visit.status in MOVABLE:
-            for slot in visit.slots:
-                moving[slot.schedule].append(slot.start)
-    for slot in calendar.scene.slots:
-        if calendar.status[slot.id] == "free":
-            free[slot.schedule].append(slot.start)
-    return moving, free
-
-
-def _changes(
-    mistake: str,
-    calendar: Calendar,
-    scene: AbsenceScene,
-    request: AbsenceRequest,
-    slots: Mapping[str, ClinicSlot | None],
-) -> bool:
-    """Whether a mistake changes the new slots of the appointments."""
-    seen = Calendar.at_start(scene) if mistake == EARLIER_REQUESTS_IGNORED else calendar
-    return AbsenceCalendar.copy_of(seen, scene, request).clear(mistake) != slots
-
-
-def _near_misses(scene: AbsenceScene, request: AbsenceRequest) -> int:
-    """Return the number of appointments on the days of an absence that look as if they had to move."""
-    doctors, away = scene.by_schedule(), scene.by_schedule()[request.schedule].person
-    there = [visit for visit in scene.visits if request.ask.covers(visit.slot.start)]
-    same_family = [visit for visit in there if doctors[visit.slot.schedule].person.family == away.family]
-    return sum(visit.slot.schedule != request.schedule or visit.status not in MOVABLE for visit in same_family)
 
 
 class AbsencesLevel1(StaticShift, requests=Absences(), level=1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 
@@ -38,8 +37,6 @@ class AbsenceContent(RequestContent):
     """Who is away, and when.
 
     Attributes:
-        given: Given name of the practitioner.
-        family: Family name of the practitioner.
         first: The first day of the absence.
         last: The last day of the absence.
     """
@@ -48,6 +45,11 @@ class AbsenceContent(RequestContent):
     family: str
     first: str
     last: str
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Given name and family name of the practitioner."""
+        return self.given, self.family
 
     def covers(self, start: str) -> bool:
         """Whether a time is on a day of the absence."""
@@ -64,6 +66,10 @@ class AbsenceRequest(Request):
     ask: AbsenceContent
     schedule: str
 
+    def is_away(self, slot: ClinicSlot) -> bool:
+        """Whether a slot is one of the absent practitioner at the place, on a day of the absence."""
+        return slot.schedule == self.schedule and self.ask.covers(slot.start)
+
 
 class AbsenceCalendar:
     """The calendar of a place, in which a practitioner is away.
@@ -75,13 +81,6 @@ class AbsenceCalendar:
 
     def __init__(self, calendar: Calendar, scene: AbsenceScene, request: AbsenceRequest) -> None:
         self.calendar, self.scene, self._request = calendar, scene, request
-        self._ask, self._schedule = request.ask, request.schedule
-
-    @classmethod
-    def copy_of(cls, calendar: Calendar, scene: AbsenceScene, request: AbsenceRequest) -> AbsenceCalendar:
-        """Return a copy of a calendar."""
-        copy = replace(calendar, status=dict(calendar.status), visits=dict(calendar.visits))
-        return cls(copy, scene, request)
 
     def appointments(self, mistake: str = "") -> list[str]:
         """Return the ids of the appointments that have to move, in the order of the rules."""
@@ -91,13 +90,10 @@ class AbsenceCalendar:
         return sorted(start, key=lambda id: (self._rank(id, mistake), start[id]))
 
     def _has_to_move(self, booked: Booked) -> bool:
-        return booked.status in MOVABLE and any(self._is_away(slot) for slot in booked.slots)
+        return booked.status in MOVABLE and any(self._request.is_away(slot) for slot in booked.slots)
 
     def _old_slot(self, booked: Booked) -> ClinicSlot:
-        return next(slot for slot in booked.slots if self._is_away(slot))
-
-    def _is_away(self, slot: ClinicSlot) -> bool:
-        return slot.schedule == self._schedule and self._ask.covers(slot.start)
+        return next(slot for slot in booked.slots if self._request.is_away(slot))
 
     def _rank(self, id: str, mistake: str) -> int:
         priority = self.scene.priorities.get(id, 0)
@@ -107,8 +103,8 @@ class AbsenceCalendar:
 
     def free_slots(self) -> list[str]:
         """Return the ids of the free slots of the practitioner on the days of the absence."""
-        slots = self.scene.offered[self.scene.service_of(self._schedule)]
-        return [slot.id for slot in slots if self._is_away(slot) and self.calendar.status[slot.id] == "free"]
+        slots = self.scene.offered[self.scene.service_of(self._request.schedule)]
+        return [slot.id for slot in slots if self._request.is_away(slot) and self.calendar.status[slot.id] == "free"]
 
     def new_slot(self, id: str, mistake: str = "") -> ClinicSlot | None:
         """Return the slot to which an appointment moves; None if there is none."""
@@ -128,9 +124,9 @@ class AbsenceCalendar:
         ]
         fitting = (
             slot
-            for slot in self.scene.offered[self.scene.service_of(self._schedule)]
+            for slot in self.scene.offered[self.scene.service_of(self._request.schedule)]
             if old.start[:10] <= slot.start[:10] <= last
-            and slot.schedule != self._schedule
+            and slot.schedule != self._request.schedule
             and self.calendar.status[slot.id] == "free"
             and slot.minutes >= minutes
             and not any(overlap(slot, other) for other in own)
@@ -202,7 +198,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return {id for resource in written for id in self.slot_ids(resource)} & self.slots.keys()
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
         appointments, closing = self._due[number]
         surplus = [
@@ -223,7 +219,7 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         """For each request, the number of the agent's first write for it."""
         numbers: list[int] = []
         for request in self.requests:
-            slots = {slot.id for slot in self.scene.slots if self._is_in(slot, request)}
+            slots = {slot.id for slot in self.scene.slots if request.is_away(slot)}
             visits = {f"Appointment/{visit.id}" for visit in self.scene.visits if visit.slot.id in slots}
             slots |= {id for visit in visits for id in self._slots_given(visit)}
             numbers.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
@@ -238,9 +234,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
     def _met(self) -> list[Calendar]:
         """For each request, the calendar before the agent's first write for it."""
         return [self.before(first) for first in self._firsts]
-
-    def _is_in(self, slot: ClinicSlot, request: AbsenceRequest) -> bool:
-        return slot.schedule == request.schedule and request.ask.covers(slot.start)
 
     @cached_property
     def _due(self) -> list[tuple[list[str], list[str]]]:
@@ -282,7 +275,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return RecordVerdict(record, f"not {CLOSED}", harmed=record in self.log.changed)
 
     def _appointments(self, number: int, due: Sequence[str]) -> Iterator[RecordVerdict]:
-        """Yield the verdicts on the appointments to move."""
         for place, id in enumerate(due):
             record, unit = f"Appointment/{id}", self._units[number][id]
             if record not in self.log.changed:
@@ -340,7 +332,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
         return self.before(len(self.log.writes))
 
     def _problems(self, number: int, id: str, possible: Sequence[ClinicSlot | None]) -> Iterator[Json]:
-        """Yield the errors in an appointment that the agent changed."""
         record = f"Appointment/{id}"
         before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         old = [slot.id for slot in self._met[number].visits[id].slots]
@@ -358,7 +349,6 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
                 yield f"Slot/{slot} is not {CLOSED} and otherwise unchanged"
 
     def _wrong_move(self, number: int, before: Resource, after: Resource, slot: ClinicSlot) -> Iterator[Json]:
-        """Yield the errors in an appointment that moved to the right slot."""
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(after.get(name), moment):
                 yield f"{name} {after.get(name)}"

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, is_new_name
 from fhir_gym.tasks.packs.shift.clinic import (
@@ -15,7 +17,6 @@ from fhir_gym.tasks.packs.shift.clinic import (
     Practitioner,
     Visit,
     appointment_resource,
-    clinic_resources,
     draw_place_name,
     draw_slots,
     location_resource,
@@ -80,6 +81,28 @@ class AbsenceScene(ClinicScene):
         """Return the code of the service of a schedule."""
         return self.by_schedule()[schedule].service.code
 
+    @override
+    def resources(self) -> list[Resource]:
+        doctors = self.by_schedule()
+        here = {
+            "practitioners": self.staff,
+            "slots": tuple(slot for slot in self.slots if slot.schedule not in self.elsewhere),
+            "visits": tuple(visit for visit in self.visits if visit.slot.schedule not in self.elsewhere),
+        }
+        resources = ClinicScene.resources(self.model_copy(update=here))
+        resources.append(location_resource(self.other_place, self.other_name))
+        resources += [schedule_resource(doctors[schedule], self.other_place, self.now) for schedule in self.elsewhere]
+        resources += [slot_resource(slot) for slot in self.slots if slot.schedule in self.elsewhere]
+        resources += [
+            appointment_resource(visit, doctors[visit.slot.schedule].person.id, self.other_place)
+            for visit in self.visits
+            if visit.slot.schedule in self.elsewhere
+        ]
+        return [
+            _with_priority(resource, self) if resource["resourceType"] == "Appointment" else resource
+            for resource in resources
+        ]
+
 
 def draw_absences(
     rng: random.Random,
@@ -91,17 +114,7 @@ def draw_absences(
     namesakes: int,
     writes: tuple[int, int],
 ) -> AbsenceScene:
-    """Draw another place, and many appointments at a place.
-
-    Args:
-        rng: Random generator.
-        world: The world.
-        ids: Allocates ids.
-        clinic: The place.
-        days: Number of coming working days with slots.
-        namesakes: Number of practitioners who share the family name of another one.
-        writes: See `AbsenceScene`.
-    """
+    """Draw another place, and many appointments at a place."""
     staff = _with_namesakes(rng, world, clinic.practitioners, namesakes)
     others = [
         practitioner.model_copy(update={"schedule": ids.new("Schedule")})
@@ -195,29 +208,6 @@ def _filled(
 
 def _with_status(slot: ClinicSlot, status: str) -> ClinicSlot:
     return slot if slot.status == status else slot.model_copy(update={"status": status})
-
-
-def absence_resources(scene: AbsenceScene, world: World) -> list[Resource]:
-    """Build the resources of both places."""
-    doctors = scene.by_schedule()
-    here = {
-        "practitioners": scene.staff,
-        "slots": tuple(slot for slot in scene.slots if slot.schedule not in scene.elsewhere),
-        "visits": tuple(visit for visit in scene.visits if visit.slot.schedule not in scene.elsewhere),
-    }
-    resources = clinic_resources(scene.model_copy(update=here), world)
-    resources.append(location_resource(scene.other_place, scene.other_name))
-    resources += [schedule_resource(doctors[schedule], scene.other_place, world) for schedule in scene.elsewhere]
-    resources += [slot_resource(slot) for slot in scene.slots if slot.schedule in scene.elsewhere]
-    resources += [
-        appointment_resource(visit, doctors[visit.slot.schedule].person.id, scene.other_place)
-        for visit in scene.visits
-        if visit.slot.schedule in scene.elsewhere
-    ]
-    return [
-        _with_priority(resource, scene) if resource["resourceType"] == "Appointment" else resource
-        for resource in resources
-    ]
 
 
 def _with_priority(appointment: Resource, scene: AbsenceScene) -> Resource:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
     Concept,
     IdAllocator,
@@ -22,6 +23,7 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.charts import COMMON_DIAGNOSES, Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.formulary import LOINC
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.registry import (
     CARD,
     MEMBER,
@@ -50,11 +52,10 @@ _INSURED = ("active", "active", "active", "cancelled", "draft")
 _QUARTER, _DAYS = 15, 200
 
 
-class DuplicatesScene(Params):
+class DuplicatesScene(ShiftScene):
     """The records of several sites.
 
     Attributes:
-        today: The present day.
         due: Minimum and maximum number of records that a request changes.
         decisive: Number of parts of the rules that must matter for a request.
         records: The patients, and the records that refer to them.
@@ -67,6 +68,10 @@ class DuplicatesScene(Params):
     sites: tuple[Organization, ...]
     records: tuple[Resource, ...]
     others: tuple[Resource, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [{**record} for record in (*self.others, *self.records)]
 
 
 class _Member(NamedTuple):
@@ -288,5 +293,4 @@ class DuplicatesSceneSampler:
         }
 
     def _before_now(self) -> str:
-        """Draw an instant in the past."""
         return instant(self._world.now - timedelta(minutes=self._rng.randrange(1, _DAYS * 24 * 60)))

@@ -6,14 +6,14 @@ import random
 from collections.abc import Generator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import islice, product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import name_of
@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
     missing_contract,
     records_of,
 )
-from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler, insured_resources
+from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene, InsurerSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Json, Resource
@@ -40,6 +40,86 @@ _DAYS = 6
 """Number of last days from which a scene's requests are drawn."""
 
 
+class InsurerSampler(RequestSampler[InsurerScene, InsurerRequest]):
+    """Chooses requests one after the other, as the earlier ones leave the records.
+
+    Attributes:
+        is_related: Whether the result of a request depends on an earlier one.
+    """
+
+    def __init__(self, rng: random.Random, now: datetime, scene: InsurerScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        first = date.fromisoformat(scene.today)
+        days = [(first + timedelta(days=day)).isoformat() for day in rng.sample(range(*_LAST_DAYS), _DAYS)]
+        self._possible = [*product(scene.places, scene.insurers, days)]
+        self._places = tuple(f"Organization/{place.id}" for place in scene.places)
+        self._at_start = {place: records_of(place, scene.records) for place in self._places}
+        self._now = {place: dict(records) for place, records in self._at_start.items()}
+        self.is_related = False
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        rng = self.rng
+        left = [
+            InsurerRequest(
+                ask=InsurerContent(place=place.name, insurer=insurer.name, last_day=day),
+                outcome=outcome,
+                place=f"Organization/{place.id}",
+                insurer=f"Organization/{insurer.id}",
+                target=f"Organization/{place.id}",
+                qualifying=self._places,
+            )
+            for place, insurer, day in rng.sample(self._possible, len(self._possible))
+            if not any(
+                (place.name, insurer.name) == (request.ask.place, request.ask.insurer) for request in self.chosen
+            )
+        ]
+        used = [request.place for request in self.chosen if outcome == DONE]
+        related = (
+            request for request in left if request.place in used and self._depends(request) and self._fits(request)
+        )
+        chosen = next(related, None)
+        self.is_related |= chosen is not None
+        chosen = chosen or next((request for request in left if self._fits(request)), None)
+        if chosen is None:
+            return False
+        self.chosen.append(chosen)
+        self._apply(chosen)
+        return True
+
+    def _ending(self, request: InsurerRequest, flaw: str = "") -> Ending:
+        return Ending(
+            self._now[request.place].values(), request.place, request.insurer, request.ask.last_day, flaw=flaw
+        )
+
+    def _depends(self, request: InsurerRequest) -> bool:
+        """Whether the result of a request depends on what earlier requests have changed."""
+        now = self._ending(request)
+        if not now.contracts:
+            return False
+        records = self._at_start[request.place].values()
+        first = Ending(records, request.place, request.insurer, request.ask.last_day)
+        return first.changes.keys() != now.changes.keys() or first.tasks != now.tasks
+
+    def _fits(self, request: InsurerRequest) -> bool:
+        """Whether a request has its outcome and a fitting size, and many parts of the rules matter for it."""
+        right, (fewest, most) = self._ending(request), self.scene.due
+        if request.outcome == NOTHING_TO_DO:
+            return not right.contracts and len(self._ending(request, "contract").changes) >= fewest
+        if not right.contracts or not right.tasks or not fewest <= len(right.changes) + len(right.tasks) <= most:
+            return False
+        flawed = (self._ending(request, flaw) for flaw in FLAWS)
+        wrong = (ending for ending in flawed if (ending.changes, ending.tasks) != (right.changes, right.tasks))
+        return sum(1 for _ in islice(wrong, self.scene.decisive)) == self.scene.decisive
+
+    def _apply(self, request: InsurerRequest) -> None:
+        ending, records = self._ending(request), self._now[request.place]
+        records |= ending.changes
+        for patient, visit in ending.tasks.items():
+            task = {**_new_task(patient, visit), "id": f"new-{patient.rpartition('/')[2]}"}
+            records[name_of(task)] = task
+
+
 class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     """End the contract of an insurer with a place."""
 
@@ -47,6 +127,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     title = "Ends of contracts with insurers"
     minutes = 22
     nothing_share = 0.5
+    sampler_type = InsurerSampler
     judge_type = InsurerJudge
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
@@ -101,23 +182,18 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[InsurerRequest, ...] | None:
-        chosen: list[InsurerRequest] | None = None
+        requests = None
         for _ in range(_TRIES):
-            sampler = _RequestSampler(rng, scene)
-            if all(map(sampler.add, outcomes)):
-                chosen = sampler.requests
-                if sampler.related or outcomes.count(DONE) < 2:
+            sampler = InsurerSampler(rng, world.now, scene, outcomes)
+            if self.add_requests(sampler, outcomes, dependent):
+                requests = tuple(sampler.chosen)
+                if sampler.is_related or outcomes.count(DONE) < 2:
                     break
-        return tuple(chosen) if chosen else None
+        return requests
 
     @override
-    def resources(self, scene: InsurerScene, world: World) -> list[Resource]:
-        return insured_resources(scene)
-
-    @override
-    def solve(
-        self, ask: InsurerContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
+    def solve(self, ask: InsurerContent, knowledge: Knowledge) -> Solution:
+        looked_up = knowledge.looked_up
         for name in (ask.place, ask.insurer):
             if name not in looked_up:
                 named = yield from search_all("/Organization", {"name": name, "_count": "200"})
@@ -146,7 +222,6 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
 
 def _records_of(patients: Sequence[str]) -> Generator[Action, Json, list[Resource]]:
-    """Look up the accounts, appointments and tasks of patients."""
     records: list[Resource] = []
     for resource_type in ("Account", "Appointment", "Task"):
         records += yield from search_all(f"/{resource_type}", {"patient": ",".join(patients), "_count": "200"})
@@ -162,88 +237,6 @@ def _new_task(patient: str, visit: str) -> Resource:
         "focus": {"reference": visit},
         "for": {"reference": patient},
     }
-
-
-class _RequestSampler:
-    """Chooses requests one after the other, as the earlier ones leave the records.
-
-    Attributes:
-        related: Whether the result of a request depends on an earlier one.
-    """
-
-    def __init__(self, rng: random.Random, scene: InsurerScene) -> None:
-        self._rng, self._scene = rng, scene
-        first = date.fromisoformat(scene.today)
-        days = [(first + timedelta(days=day)).isoformat() for day in rng.sample(range(*_LAST_DAYS), _DAYS)]
-        self._possible = [*product(scene.places, scene.insurers, days)]
-        self._places = tuple(f"Organization/{place.id}" for place in scene.places)
-        self._at_start = {place: records_of(place, scene.records) for place in self._places}
-        self._now = {place: dict(records) for place, records in self._at_start.items()}
-        self.requests: list[InsurerRequest] = []
-        self.related = False
-
-    def add(self, outcome: str) -> bool:
-        """Add a request with an outcome, preferably one that depends on earlier ones; False if there is none."""
-        rng = self._rng
-        left = [
-            InsurerRequest(
-                ask=InsurerContent(place=place.name, insurer=insurer.name, last_day=day),
-                outcome=outcome,
-                place=f"Organization/{place.id}",
-                insurer=f"Organization/{insurer.id}",
-                target=f"Organization/{place.id}",
-                qualifying=self._places,
-            )
-            for place, insurer, day in rng.sample(self._possible, len(self._possible))
-            if not any(
-                (place.name, insurer.name) == (request.ask.place, request.ask.insurer) for request in self.requests
-            )
-        ]
-        used = [request.place for request in self.requests if outcome == DONE]
-        related = (
-            request for request in left if request.place in used and self._depends(request) and self._fits(request)
-        )
-        chosen = next(related, None)
-        self.related = self.related or chosen is not None
-        chosen = chosen or next((request for request in left if self._fits(request)), None)
-        if chosen is None:
-            return False
-        self.requests.append(chosen)
-        self._apply(chosen)
-        return True
-
-    def _ending(self, request: InsurerRequest, flaw: str = "") -> Ending:
-        return Ending(
-            self._now[request.place].values(), request.place, request.insurer, request.ask.last_day, flaw=flaw
-        )
-
-    def _depends(self, request: InsurerRequest) -> bool:
-        """Whether the result of a request depends on what earlier requests have changed."""
-        now = self._ending(request)
-        if not now.contracts:
-            return False
-        records = self._at_start[request.place].values()
-        first = Ending(records, request.place, request.insurer, request.ask.last_day)
-        return first.changes.keys() != now.changes.keys() or first.tasks != now.tasks
-
-    def _fits(self, request: InsurerRequest) -> bool:
-        """Whether a request has its outcome and a fitting size, and many parts of the rules matter for it."""
-        right, (fewest, most) = self._ending(request), self._scene.due
-        if request.outcome == NOTHING_TO_DO:
-            return not right.contracts and len(self._ending(request, "contract").changes) >= fewest
-        if not right.contracts or not right.tasks or not fewest <= len(right.changes) + len(right.tasks) <= most:
-            return False
-        flawed = (self._ending(request, flaw) for flaw in FLAWS)
-        wrong = (ending for ending in flawed if (ending.changes, ending.tasks) != (right.changes, right.tasks))
-        return sum(1 for _ in islice(wrong, self._scene.decisive)) == self._scene.decisive
-
-    def _apply(self, request: InsurerRequest) -> None:
-        """Change the records as a request asks."""
-        ending, records = self._ending(request), self._now[request.place]
-        records |= ending.changes
-        for patient, visit in ending.tasks.items():
-            task = {**_new_task(patient, visit), "id": f"new-{patient.rpartition('/')[2]}"}
-            records[name_of(task)] = task
 
 
 class InsurerEndsLevel1(StaticShift, requests=InsurerEnds(), level=1):

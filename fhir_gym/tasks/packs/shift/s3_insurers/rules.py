@@ -10,12 +10,11 @@ from typing_extensions import override
 
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_text
-from fhir_gym.tasks.packs.shift.engine.updates import UpdateJudge
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
 from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
 from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, UpdateJudge
 from fhir_gym.types import Json, Resource
 
 FLAWS = (
@@ -260,13 +259,7 @@ def _ended(record: Resource, day: str) -> Resource:
 
 
 class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
-    """Judges requests to end contracts.
-
-    Args:
-        scene: The places.
-        log: The agent's writes and lookups.
-        answers: The outcome that the agent reported for each request, in lower case; empty for none.
-    """
+    """Judges requests to end contracts."""
 
     def __init__(
         self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog, answers: Sequence[str]
@@ -285,7 +278,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
             self._patients.append({target_of(coverage.get("beneficiary")) for coverage in coverages.values()})
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         possible = [[*self._verdicts(number, ending)] for ending in self._endings[number]]
         # If two endings fit the agent's changes equally well, the ending with more records explains more changes.
         verdicts = min(
@@ -296,7 +289,6 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
         return self.sweep(number, verdicts, claimed, lambda: self._looked(self.requests[number]))
 
     def _looked(self, request: InsurerRequest) -> bool:
-        """Whether the agent has looked for the contract."""
         ending = self._ending(request, self.scene.records)
         contracts = [name for name, resource in self.at_start.items() if ending.is_contract(resource)]
         shown = bool(self.log.lookups_of(missing_contract(request, self.scene)))
@@ -381,7 +373,6 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
                 yield RecordVerdict(task, "not needed", harmed=True, due=False)
 
     def _wrong_elements(self, task: Resource, visit: str) -> Iterator[Json]:
-        """Yield the errors in a new task for the right patient."""
         for name, value in (("status", "requested"), ("intent", "order")):
             if task.get(name) != value:
                 yield {name: task.get(name)}

@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
     IdAllocator,
     instant,
@@ -17,6 +18,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.registry import (
     Organization,
     card_number,
@@ -42,11 +44,10 @@ _TASKS = ("requested", "accepted", "in-progress", "completed", "cancelled")
 _SOON, _AHEAD = 90, 120
 
 
-class InsurerScene(Params):
+class InsurerScene(ShiftScene):
     """The records of several places.
 
     Attributes:
-        today: The present day.
         due: Minimum and maximum number of records that a request changes or creates.
         decisive: Number of parts of the rules that must matter for a request.
         records: The contracts, patients, coverages, accounts, appointments and tasks.
@@ -59,6 +60,14 @@ class InsurerScene(Params):
     insurers: tuple[Organization, ...]
     records: tuple[Resource, ...]
     practitioners: tuple[Resource, ...]
+
+    @override
+    def resources(self) -> list[Resource]:
+        return [
+            *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in self.places),
+            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *({**practitioner} for practitioner in (*self.practitioners, *self.records)),
+        ]
 
 
 class InsurerSceneSampler:
@@ -78,14 +87,7 @@ class InsurerSceneSampler:
         self._doctors = [practitioner_resource(doctor) for doctor in doctors]
 
     def scene(self, *, places: int, patients: int, due: tuple[int, int], decisive: int) -> InsurerScene:
-        """Draw the records.
-
-        Args:
-            places: Number of places.
-            patients: Number of patients of each place.
-            due: See `InsurerScene`.
-            decisive: See `InsurerScene`.
-        """
+        """Draw the records."""
         names = place_names(self._rng, self._world, places)
         sites = [Organization(id=self._ids.new("Organization"), name=name) for name in names]
         records = [record for site in sites for record in self._place(site, patients)]
@@ -101,7 +103,6 @@ class InsurerSceneSampler:
         )
 
     def _place(self, place: Organization, patients: int) -> list[Resource]:
-        """Draw the records of a place."""
         rng = self._rng
         family = draw_family(rng, self._world, self._today, (4, 3))
         named = rng.sample([*family.people((*family.adults, *family.children))], patients)
@@ -202,12 +203,3 @@ class InsurerSceneSampler:
             "for": reference("Patient", patient),
             "authoredOn": instant(self._world.now - timedelta(minutes=rng.randrange(60, 30 * 24 * 60))),
         }
-
-
-def insured_resources(scene: InsurerScene) -> list[Resource]:
-    """Return the resources of a scene."""
-    return [
-        *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in scene.places),
-        *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in scene.insurers),
-        *({**practitioner} for practitioner in (*scene.practitioners, *scene.records)),
-    ]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
-from fhir_gym.tasks.packs.shift.kind import ShiftSize, Solution
+from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
@@ -28,14 +28,7 @@ from fhir_gym.tasks.packs.shift.s4_recalls.rules import (
     RecallRequest,
     conditions_that_would_count,
 )
-from fhir_gym.tasks.packs.shift.s4_recalls.scene import (
-    CARE,
-    CONDITIONS,
-    RecallRules,
-    RecallScene,
-    RecallSceneSampler,
-    recall_resources,
-)
+from fhir_gym.tasks.packs.shift.s4_recalls.scene import CARE, CONDITIONS, RecallRules, RecallScene, RecallSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.types import Resource
@@ -52,12 +45,82 @@ _HOLDERS = 2
 """Minimum number of patients with the condition if nobody needs a recall."""
 
 
+class RecallSampler(RequestSampler[RecallScene, RecallRequest]):
+    """Chooses sweeps one after the other."""
+
+    def __init__(self, rng: random.Random, now: datetime, scene: RecallScene, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
+        self._desk = RecallDesk.of(scene)
+        self._read: dict[str, dict[str, Reading]] = {}
+        self._facts: dict[tuple[str, str], dict[str, Facts]] = {}
+        self._rules: dict[str, dict[str, frozenset[str]]] = {}
+        self._ordered: set[tuple[str, str]] = set()
+        self._influenced = False
+
+    def choose_all(self) -> bool:
+        """Choose sweeps with all outcomes, of which one influences a later one; return whether that succeeds."""
+        self.chosen, self._ordered, self._influenced = [], set(), self.outcomes.count(DONE) == 1
+        return all(self.add(outcome, depends=False) for outcome in self.outcomes) and self._influenced
+
+    @override
+    def add(self, outcome: str, *, depends: bool) -> bool:
+        for must_be_influenced, ask in product((bool(self._ordered) and not self._influenced, False), self._asks()):
+            alone = self._recalled(ask)
+            needed = {name: urgent for name, urgent in alone.items() if (name, ask.test) not in self._ordered}
+            if (needed != alone or not must_be_influenced) and self._qualifies(ask, outcome, needed):
+                self._influenced |= needed != alone
+                self.chosen.append(RecallRequest(ask=ask, outcome=outcome))
+                self._ordered |= {(name, ask.test) for name in needed}
+                return True
+        return False
+
+    def _asks(self) -> list[RecallContent]:
+        rules, used = self.scene.rules, [(request.ask.condition, request.ask.test) for request in self.chosen]
+        asks = [
+            RecallContent(condition=condition, test=test, since=(self.now.date() - timedelta(days=ago)).isoformat())
+            for condition, test in product(rules.conditions, rules.limits)
+            if (condition, test) not in used
+            for ago in self.rng.sample(range(_LATEST, _EARLIEST), _WINDOWS)
+        ]
+        self.rng.shuffle(asks)
+        return asks
+
+    def _facts_for(self, test: str, ignoring: str) -> dict[str, Facts]:
+        """Return the facts about all patients for an agent that ignores one of the rules."""
+        if test not in self._read:
+            self._read[test] = {name: self._desk.read(test, chart) for name, chart in self.scene.charts.items()}
+            self._facts[test, ""] = {name: reading.facts() for name, reading in self._read[test].items()}
+            self._rules[test] = {name: reading.deciding_rules for name, reading in self._read[test].items()}
+        if (test, ignoring) not in self._facts:
+            changed = [name for name, rules in self._rules[test].items() if ignoring in rules]
+            facts = {name: self._read[test][name].facts(ignoring) for name in changed}
+            self._facts[test, ignoring] = self._facts[test, ""] | facts
+        return self._facts[test, ignoring]
+
+    def _recalled(self, ask: RecallContent, ignoring: str = "") -> dict[str, bool]:
+        """Return the patients to recall if there are no earlier sweeps, and whether it is urgent."""
+        facts = self._facts_for(ask.test, ignoring)
+        return {name: fact.urgent for name, fact in facts.items() if fact.needs_recall(ask)}
+
+    def _qualifies(self, ask: RecallContent, outcome: str, needed: Mapping[str, bool]) -> bool:
+        """Whether a sweep has an outcome, and enough of the rules make a difference."""
+        scene, alone = self.scene, self._recalled(ask)
+        if outcome == NOTHING_TO_DO:
+            holders = sum(fact.has_condition(ask) for fact in self._facts_for(ask.test, "").values())
+            would_count = conditions_that_would_count(ask, self._desk, scene)
+            return not needed and holders >= _HOLDERS and any(True for _ in would_count)
+        if not scene.fewest <= len(needed) <= scene.most:
+            return False
+        return sum(self._recalled(ask, rule) != alone for rule in RULES) >= scene.rules_that_matter
+
+
 class Recalls(SweepKind[RecallScene, RecallRequest]):
     """Recall the patients of a place who have a condition and no recent result of a test."""
 
     key = "S4"
     title = "Recall of patients"
     minutes = 22
+    sampler_type = RecallSampler
     judge_type = RecallJudge
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -115,12 +178,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         outcomes: Sequence[str],
         dependent: int | None = None,
     ) -> tuple[RecallRequest, ...] | None:
-        sampler = _RequestSampler(rng, scene, world.now.date())
-        return next((tuple(sampler.found) for _ in range(_TRIES) if sampler.choose(outcomes)), None)
-
-    @override
-    def resources(self, scene: RecallScene, world: World) -> list[Resource]:
-        return recall_resources(scene)
+        sampler = RecallSampler(rng, world.now, scene, outcomes)
+        return next((tuple(sampler.chosen) for _ in range(_TRIES) if sampler.choose_all()), None)
 
     @override
     def rule_values(self, scene: RecallScene) -> Mapping[str, str]:
@@ -136,10 +195,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         }
 
     @override
-    def solve(
-        self, ask: RecallContent, rule_values: Mapping[str, str], now: datetime, looked_up: dict[str, Any]
-    ) -> Solution:
-        rules = RecallRules.model_validate_json(rule_values["all"])
+    def solve(self, ask: RecallContent, knowledge: Knowledge) -> Solution:
+        rules, looked_up = RecallRules.model_validate_json(knowledge.rule_values["all"]), knowledge.looked_up
         for name in (rules.place, rules.laboratory):
             if name not in looked_up:
                 organizations = yield from search_all("/Organization", {"name": name})
@@ -147,7 +204,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
                     organization["id"] for organization in organizations if organization["name"] == name
                 )
         place = looked_up[rules.place]
-        desk = RecallDesk(rules, place, looked_up[rules.laboratory], instant(now))
+        desk = RecallDesk(rules, place, looked_up[rules.laboratory], instant(knowledge.now))
         here = {"organization": f"Organization/{place}", "active": "true", "_count": "200"}
         people = yield from search_all("/Patient", here)
         with_it = yield from _of(people, "Condition", code=CONDITIONS[ask.condition].token)
@@ -158,7 +215,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
             codes = ",".join(TESTS[ask.test].codes)
             records += yield from _of(people, "Observation", code=codes)
             records += yield from _of(people, "ServiceRequest", code=codes)
-            records += yield from _of(people, "Appointment", date=f"ge{instant(now)[:10]}")
+            records += yield from _of(people, "Appointment", date=f"ge{instant(knowledge.now)[:10]}")
             records += yield from _of(people, "Consent")
         charts = charts_of(people, records).values()
         recalls = [recall for chart in charts if (recall := desk.recall(ask, chart)) is not None]
@@ -179,7 +236,6 @@ def _of(people: Sequence[Resource], resource_type: str, **more: str) -> Found:
 
 
 def _about(name: str, rules: RecallRules) -> str:
-    """Describe a test for prompts."""
     test = TESTS[name]
     limits = " or ".join(
         f"{rules.limit_text(name, analyte.code)} {analyte.unit} ({analyte.code})" for analyte in (test.main, test.other)
@@ -187,76 +243,6 @@ def _about(name: str, rules: RecallRules) -> str:
     return (
         f"  - {name}: {test.main.code} in {test.main.unit} and {test.other.code} in {test.other.unit}; limit {limits}"
     )
-
-
-class _RequestSampler:
-    """Chooses sweeps one after the other."""
-
-    def __init__(self, rng: random.Random, scene: RecallScene, today: date) -> None:
-        self._rng, self._scene, self._today, self._desk = rng, scene, today, RecallDesk.of(scene)
-        self._read: dict[str, dict[str, Reading]] = {}
-        self._facts: dict[tuple[str, str], dict[str, Facts]] = {}
-        self._rules: dict[str, dict[str, frozenset[str]]] = {}
-        self._ordered: set[tuple[str, str]] = set()
-        self._influenced = False
-        self.found: list[RecallRequest] = []
-
-    def choose(self, outcomes: Sequence[str]) -> bool:
-        """Choose sweeps with these outcomes, of which one influences a later one; return whether that succeeds."""
-        self.found, self._ordered, self._influenced = [], set(), outcomes.count(DONE) == 1
-        return all(self._add(outcome) for outcome in outcomes) and self._influenced
-
-    def _add(self, outcome: str) -> bool:
-        """Choose a sweep with an outcome; return whether there is one."""
-        for must_be_influenced, ask in product((bool(self._ordered) and not self._influenced, False), self._asks()):
-            alone = self._recalled(ask)
-            needed = {name: urgent for name, urgent in alone.items() if (name, ask.test) not in self._ordered}
-            if (needed != alone or not must_be_influenced) and self._qualifies(ask, outcome, needed):
-                self._influenced |= needed != alone
-                self.found.append(RecallRequest(ask=ask, outcome=outcome))
-                self._ordered |= {(name, ask.test) for name in needed}
-                return True
-        return False
-
-    def _asks(self) -> list[RecallContent]:
-        """Return what may be asked, in random order."""
-        rules, used = self._scene.rules, [(request.ask.condition, request.ask.test) for request in self.found]
-        asks = [
-            RecallContent(condition=condition, test=test, since=(self._today - timedelta(days=ago)).isoformat())
-            for condition, test in product(rules.conditions, rules.limits)
-            if (condition, test) not in used
-            for ago in self._rng.sample(range(_LATEST, _EARLIEST), _WINDOWS)
-        ]
-        self._rng.shuffle(asks)
-        return asks
-
-    def _facts_for(self, test: str, ignoring: str) -> dict[str, Facts]:
-        """Return the facts about all patients for an agent that ignores one of the rules."""
-        if test not in self._read:
-            self._read[test] = {name: self._desk.read(test, chart) for name, chart in self._scene.charts.items()}
-            self._facts[test, ""] = {name: reading.facts() for name, reading in self._read[test].items()}
-            self._rules[test] = {name: reading.deciding_rules for name, reading in self._read[test].items()}
-        if (test, ignoring) not in self._facts:
-            changed = [name for name, rules in self._rules[test].items() if ignoring in rules]
-            facts = {name: self._read[test][name].facts(ignoring) for name in changed}
-            self._facts[test, ignoring] = self._facts[test, ""] | facts
-        return self._facts[test, ignoring]
-
-    def _recalled(self, ask: RecallContent, ignoring: str = "") -> dict[str, bool]:
-        """Return the patients to recall if there are no earlier sweeps, and whether it is urgent."""
-        facts = self._facts_for(ask.test, ignoring)
-        return {name: fact.urgent for name, fact in facts.items() if fact.needs_recall(ask)}
-
-    def _qualifies(self, ask: RecallContent, outcome: str, needed: Mapping[str, bool]) -> bool:
-        """Whether a sweep has an outcome, and enough of the rules make a difference."""
-        scene, alone = self._scene, self._recalled(ask)
-        if outcome == NOTHING_TO_DO:
-            holders = sum(fact.has_condition(ask) for fact in self._facts_for(ask.test, "").values())
-            would_count = conditions_that_would_count(ask, self._desk, scene)
-            return not needed and holders >= _HOLDERS and any(True for _ in would_count)
-        if not scene.fewest <= len(needed) <= scene.most:
-            return False
-        return sum(self._recalled(ask, rule) != alone for rule in RULES) >= scene.rules_that_matter
 
 
 class RecallsLevel1(StaticShift, requests=Recalls(), level=1):

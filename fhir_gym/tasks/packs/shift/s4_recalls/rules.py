@@ -14,8 +14,9 @@ from typing_extensions import override
 from fhir_gym.tasks.authoring import SNOMED, codes_of, codings, concept_texts, instant, parse_instant
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_moment, same_reference
+from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, VALID
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID
 from fhir_gym.tasks.packs.shift.patient_records import (
     Chart,
     Entry,
@@ -170,15 +171,7 @@ class Reading:
 
 
 class RecallDesk:
-    """Reads records, and decides which patients need a recall.
-
-    Args:
-        rules: What differs between the rules of two variations.
-        place: Id of the Organization whose patients are recalled.
-        laboratory: Id of the Organization whose results count.
-        now: Current time (instant).
-        base_url: Base URL of the server.
-    """
+    """Reads records, and decides which patients need a recall."""
 
     def __init__(self, rules: RecallRules, place: str, laboratory: str, now: str, base_url: str = "") -> None:
         self._rules, self._place, self._laboratory = rules, f"Organization/{place}", f"Organization/{laboratory}"
@@ -355,7 +348,7 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return chart_at(self.log, chart, len(self.log.writes)) is not chart
 
     @override
-    def judge_one(self, number: int) -> Judgement:
+    def judge_request(self, number: int) -> Judgement:
         ask, claimed = self.requests[number].ask, self._claimed[number]
         verdicts = []
         for patient in self.scene.charts:
@@ -369,7 +362,6 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
         return self.sweep(number, verdicts, records, lambda: self._looked(number))
 
     def _problems(self, ask: RecallContent, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
-        """Yield the errors in the orders that the agent left for a patient."""
         urgent = {decision.urgent for decision in decisions if decision.needed}
         if not left:
             if all(decision.needed for decision in decisions):

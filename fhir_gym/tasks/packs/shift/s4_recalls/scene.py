@@ -9,6 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from typing_extensions import override
+
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -24,7 +26,9 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.clinic import plausible_status
-from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, reported_value
+from fhir_gym.tasks.packs.shift.formulary import LOINC
+from fhir_gym.tasks.packs.shift.kind import ShiftScene
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, Analyte, LabResult, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.p3_releases.scene import consent_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
@@ -97,11 +101,10 @@ class RecallRules(Params):
         return limit if code == limits.main.code else reported_value(limits, limits.other, float(limit))
 
 
-class RecallScene(Params):
+class RecallScene(ShiftScene):
     """The records of a place.
 
     Attributes:
-        now: Current time (instant).
         rules: What differs between the rules of two variations.
         place: Id of the Organization whose patients are recalled.
         laboratory: Id of the Organization whose results count.
@@ -129,6 +132,10 @@ class RecallScene(Params):
         """The charts of the patients by reference (``Patient/1``)."""
         return charts_of(self.patients, self.records)
 
+    @override
+    def resources(self) -> list[Resource]:
+        return [*self.organizations, *self.patients, *self.records]
+
 
 class RecallSceneSampler:
     """Draws a place; the records of all patients come from the same random process."""
@@ -141,16 +148,7 @@ class RecallSceneSampler:
     def scene(
         self, *, patients: int, tests: int, results: Sequence[int], fewest: int, most: int, rules_that_matter: int
     ) -> RecallScene:
-        """Draw the records.
-
-        Args:
-            patients: Number of patients.
-            tests: Number of tests.
-            results: Numbers of results that a patient may have for a test.
-            fewest: See `RecallScene`.
-            most: See `RecallScene`.
-            rules_that_matter: See `RecallScene`.
-        """
+        """Draw the records."""
         rng, new = self._rng, self._ids.new
         self._places = (new("Organization"), new("Organization"))
         self._laboratories = (new("Organization"), new("Organization"))
@@ -194,14 +192,12 @@ class RecallSceneSampler:
         )
 
     def _laboratory_names(self) -> list[str]:
-        """Draw two names that differ."""
         names: dict[str, None] = {}
         while len(names) < len(self._laboratories):
             names[organization_name(self._rng, self._world, _LABORATORIES)] = None
         return [*names]
 
     def _ago(self, first: int, last: int) -> str:
-        """Draw an instant a number of days ago."""
         day = self._now.date() - timedelta(days=self._rng.randint(first, last))
         return instant(at(day, self._rng.randrange(6, 18), self._rng.randrange(60)))
 
@@ -321,16 +317,7 @@ def coded(analyte: Analyte) -> Resource:
 def diagnosis(
     id: str, name: str, patient: str, recorded: str, clinical: str = "active", verification: str = "confirmed"
 ) -> Resource:
-    """Build a Condition.
-
-    Args:
-        id: Id of the Condition.
-        name: Name of the condition; see `CONDITIONS`.
-        patient: Id of the patient.
-        recorded: When the condition was recorded (instant).
-        clinical: Clinical status; empty if the record is an error.
-        verification: Verification status.
-    """
+    """Build a Condition."""
     return condition_resource(
         Diagnosis(
             id=id,
@@ -341,11 +328,6 @@ def diagnosis(
             recorded=recorded,
         )
     )
-
-
-def recall_resources(scene: RecallScene) -> list[Resource]:
-    """Build the resources of a scene."""
-    return [*scene.organizations, *scene.patients, *scene.records]
 
 
 def recall_resource(test: str, condition: str, patient: str, written: str, urgent: bool) -> Resource:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,6 @@ from fhir_gym.tasks.packs.shift.charts import (
     CREATININE_MOLAR,
     DECOYS,
     PREGNANT,
-    VALID,
     WEIGHT,
     Allergy,
     Diagnosis,
@@ -30,11 +30,12 @@ from fhir_gym.tasks.packs.shift.charts import (
 )
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.formulary import Formulary, Item
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestJudge
+from fhir_gym.tasks.packs.shift.kind import RequestSampler
+from fhir_gym.tasks.packs.shift.laboratory import VALID
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.patient_records import other_values
-from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
 from fhir_gym.types import Json, Resource
 
 NEW = "new-"
@@ -103,12 +104,7 @@ class Decision:
 
 
 class Charts:
-    """The records of patients without their orders.
-
-    Args:
-        scene: The records.
-        now: Current time (instant).
-    """
+    """The records of patients without their orders."""
 
     def __init__(self, scene: OrdersScene, now: str) -> None:
         self.today, self._results = date.fromisoformat(now[:10]), scene.results
@@ -223,12 +219,7 @@ def _result(record: Resource, patient: str) -> Result:
 
 
 class OrderReader:
-    """Reads the orders that an agent wrote.
-
-    Args:
-        formulary: The drugs and tests that can be ordered.
-        log: The agent's writes.
-    """
+    """Reads the orders that an agent wrote."""
 
     def __init__(self, formulary: Formulary, log: EpisodeLog) -> None:
         self._formulary, self._log = formulary, log
@@ -260,14 +251,7 @@ class OrderReader:
         return EarlierOrder(id=id, patient=patient, item=item, status=status, intent=intent, written=written, dose=0)
 
     def problems(self, order: Resource, patient: str, item: Item, dose: int) -> Iterator[Json]:
-        """Yield the errors in a new order.
-
-        Args:
-            order: The order.
-            patient: Id of the patient.
-            item: The drug or test.
-            dose: The dose of a drug in milligrams.
-        """
+        """Yield the errors in a new order."""
         if self.about(order) != (patient, item.name) or not self._names_only(order, item):
             yield f"ordered {_drug(order) if item.group else order.get('code')}"
         yield from other_values(order, status="active", intent="order")
@@ -308,7 +292,7 @@ def _only(items: Json) -> Resource:
     return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
 
 
-class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
+class OrderJudge(PatientJudge[T, Q], Generic[T, Q]):
     """Judges orders against the orders that the agent met, and those that earlier requests leave."""
 
     @cached_property
@@ -316,18 +300,9 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         """Reads the orders."""
         return OrderReader(self.scene.formulary, self.log)
 
-    @cached_property
-    @abstractmethod
-    def claimed(self) -> list[frozenset[str]]:
-        """For each request, the new orders that belong to it."""
-
     @abstractmethod
     def decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
         """Decide about the request with a number, after other orders."""
-
-    @abstractmethod
-    def problems(self, number: int, left: Sequence[str], decisions: Sequence[Decision]) -> tuple[Sequence[Json], Json]:
-        """Return the errors in the orders that the agent left for a request, and the right decision."""
 
     def knows_policies(self, number: int, cause: Cause) -> bool:
         """Whether the agent has read the policies that lead to a cause."""
@@ -359,22 +334,10 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         return (self.reader.read(record, order) for record, order in orders.items() if order is not None)
 
     @override
-    def judge_one(self, number: int) -> Judgement:
-        claimed, decisions = self.claimed[number], self.decisions(number, self.claimed)
-        left = sorted(claimed & self.log.changed)
-        if not left:
-            return self.declined(number, self._is_declined(number, decisions), claimed)
-        problems, expected = self.problems(number, left, decisions)
-        return self.done(number, problems, claimed, expected)
-
-    def _is_declined(self, number: int, decisions: Sequence[Decision]) -> bool:
-        """Whether a request was rightly declined, after the agent had looked."""
-        answer = self.answers[number]
-        not_found = patient_not_found(self.requests[number], self.scene.people, self.log, answer)
-        if not_found is not None:
-            return not_found
-        decision = decisions[-1]
-        return answer == decision.outcome != DONE and any(self._knows(number, cause) for cause in decision.causes)
+    def is_rightly_declined_for_patient(self, number: int) -> bool:
+        decision = self.decisions(number, self.claimed)[-1]
+        is_right = self.answers[number] == decision.outcome != DONE
+        return is_right and any(self._knows(number, cause) for cause in decision.causes)
 
     def _knows(self, number: int, cause: Cause) -> bool:
         """Whether the agent has seen or written the records that show a cause, or looked for the missing ones."""
@@ -386,11 +349,11 @@ class OrderJudge(RequestJudge[T, Q], Generic[T, Q]):
         )
 
 
-class OrderSampler(Generic[T]):
+class OrderSampler(RequestSampler[T, Q], Generic[T, Q]):
     """Gives samplers the patients and orders of a scene."""
 
-    def __init__(self, scene: T) -> None:
-        self.scene = scene
+    def __init__(self, rng: random.Random, now: datetime, scene: T, outcomes: Sequence[str]) -> None:
+        super().__init__(rng, now, scene, outcomes)
         self.ids: dict[Named, tuple[str, ...]] = {}
         for person in scene.people:
             name = Named.of(person)

@@ -1,3 +1,0 @@
-"""Code that several kinds of request share."""
-
-__all__: list[str] = []
