@@ -241,7 +241,10 @@ class Provider:
             models = await self._models()
             if models and self.model.model not in models:
                 return EndpointError(f"{self.host}: {UnknownNameError('model', self.model.model, models)}")
-            return EndpointError(f"{self._shown} has no model {self.model.model!r}, or is not an endpoint ({short})")
+            return EndpointError(
+                f"{self._shown} has no model {self.model.model!r}, or is not an endpoint ({short}); "
+                "the URL of an endpoint usually ends with /v1"
+            )
         if not self._answered:
             return EndpointError(f"{self.host} rejects the request ({short})")
         return InfraError(f"{self.host} rejects the request ({short})")

@@ -81,5 +81,6 @@ def _print(card: Card, out: Path, as_json: bool) -> None:
     if not card.overall.graded:
         raise FhirGymError(f"no episode has a verdict; see {out / 'rollouts.jsonl'}")
     note(f"result card written to {out / 'card.md'} and {out / 'card.json'}")
+    note(f"why an episode failed: fhir-gym replay {out}; all episodes in the browser: fhir-gym view {out}")
     if not card.complete:
         note("the evaluation is incomplete; the same command continues it")

@@ -12,12 +12,18 @@ from fhir_gym.cli._console import print_json, print_text, table
 from fhir_gym.cli._options import JsonOption
 
 if TYPE_CHECKING:
+    from fhir_gym.rollouts import Rollout
     from fhir_gym.rollouts.timeline import Timeline
 
 
 def replay(
-    rollouts: Annotated[Path, typer.Argument(help="A rollout file.")],
-    number: Annotated[int, typer.Option("--episode", min=1, help="Position of the episode in the file.")] = 1,
+    rollouts: Annotated[Path, typer.Argument(help="A rollout file, or the folder of an evaluation.")],
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--episode", min=1, help="Position of the episode in the file; default: the first failed one, or the first."
+        ),
+    ] = None,
     world: Annotated[
         str | None, typer.Option(help="Name or path of the world; default: the default world of the pack.")
     ] = None,
@@ -27,15 +33,11 @@ def replay(
 
     Example: fhir-gym replay rollouts.jsonl --episode 2
     """
-    from itertools import islice
-
     from fhir_gym.episode_config import EpisodeConfig
-    from fhir_gym.rollouts import read_rollouts
     from fhir_gym.rollouts.timeline import replay
+    from fhir_gym.suites.card import ROLLOUTS
 
-    rollout = next(islice(read_rollouts(rollouts), number - 1, None), None)
-    if rollout is None:
-        raise typer.BadParameter(f"{rollouts} has fewer than {number} episodes")
+    rollout = _chosen(rollouts / ROLLOUTS if rollouts.is_dir() else rollouts, number)
     opened, is_own = EpisodeConfig(rollout.env_id, world=world).resolve_world()
     try:
         timeline = replay(rollout, opened)
@@ -46,7 +48,25 @@ def replay(
         entries = [asdict(entry) for entry in timeline.entries]
         print_json({"timeline": entries, "verdict": timeline.verdict.model_dump(mode="json")})
     else:
+        task = rollout.task
+        print_text(f"{rollout.env_id}, task {task.key}, variation {task.variation}: {task.title}\n\n{rollout.prompt}\n")
         _print(timeline)
+
+
+def _chosen(path: Path, number: int | None) -> Rollout:
+    """Return an episode of a file: the one at a position, or else the first failed one, or the first."""
+    from itertools import islice
+
+    from fhir_gym.rollouts import read_rollouts
+
+    if number is None:
+        failed = (rollout for rollout in read_rollouts(path) if rollout.success is False)
+        rollout = next(failed, None) or next(read_rollouts(path), None)
+    else:
+        rollout = next(islice(read_rollouts(path), number - 1, None), None)
+    if rollout is None:
+        raise typer.BadParameter(f"{path} has fewer than {number or 1} episodes")
+    return rollout
 
 
 def _print(timeline: Timeline) -> None:
@@ -57,7 +77,7 @@ def _print(timeline: Timeline) -> None:
         print_text(f"{when}  {who}{entry.action}  ->  {entry.result}")
     print_text()
     rows = [
-        (check.name, "right" if check.passed else "wrong", check.expected, check.actual)
+        (check.name, "passed" if check.passed else "FAILED", check.expected, check.actual)
         for check in timeline.verdict.checks
     ]
     table(("check", "result", "expected", "found"), rows)
