@@ -142,6 +142,8 @@ class Tuner:
         """
         total = sum(tree.written for tree in trees)
         rate = self._learning_rate()
+        # All episodes of a part of a group may have the mean reward; then the part teaches nothing.
+        trees = [tree for tree in trees if tree.learnt()]
         divergence = self._divergence(trees[0], temperature) if self._config.lora_rank else {}
         loss, norm = self._update(self._tree_loss(tree, temperature) / total for tree in trees)
         return {"loss": loss, "grad_norm": norm, "learning_rate": rate} | divergence

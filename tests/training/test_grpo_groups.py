@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,17 @@ def test_a_large_group_is_split_into_small_trees_with_the_same_gradient(tiny: st
     largest = max(float(part.abs().max()) for part in expected)
     for ours, theirs in zip(torch.autograd.grad(loss, weights, allow_unused=True), expected, strict=True):
         assert torch.allclose(ours, theirs, atol=largest * 1e-4)
+
+
+def test_a_part_whose_episodes_have_the_mean_reward_teaches_nothing(tiny: str) -> None:
+    """Regression: such a part of a split group has no token to learn."""
+    sequences, _ = group(1, size=4)
+    parts = [TokenTree.of(sequences[:2], [0.0, 0.0]), TokenTree.of(sequences[2:], [1.0, -1.0])]
+    alone, both = (Tuner(make_config(tiny, shape="groups", lora_rank=4), steps=1) for _ in range(2))
+    figures = both.policy_step(parts, 1.0)
+    assert figures["grad_norm"] > 0
+    written = sum(part.written for part in parts)
+    assert alone.policy_step([replace(parts[1], written=written)], 1.0) == figures
 
 
 def test_what_all_members_wrote_is_not_learnt() -> None:
