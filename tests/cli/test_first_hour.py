@@ -287,7 +287,9 @@ def refuses(cli: Cli, argv: str, code: int) -> None:
 @pytest.mark.usefixtures("kept")
 def test_a_wrong_file_gives_one_line(cli: Cli, name: str) -> None:
     for argv in READING:
-        refuses(cli, argv.replace("FILE", name), 1)
+        # A link to itself is no file, so a command that takes the name or the path of a world reads it as a name.
+        is_name = name == "loop" and ("--world FILE" in argv or argv in ("worlds info FILE", "worlds verify FILE"))
+        refuses(cli, argv.replace("FILE", name), 2 if is_name else 1)
 
 
 @pytest.mark.parametrize("name", WRONG_PLACES)
