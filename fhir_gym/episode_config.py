@@ -254,7 +254,7 @@ class EpisodeConfig:
 
         Raises:
             UnknownNameError: A task does not have the grading.
-            TaskError: A task does not have the phrasing.
+            ArgumentError: A task does not have the phrasing.
         """
         all_tasks, names = self.task_set(), list(keys)
         for key in names:

@@ -27,7 +27,7 @@ class TextEpisode:
         settings: Fields of `EpisodeConfig`. A trainer's adapter sets the split to ``train`` unless its user names one.
 
     Raises:
-        TaskError: The variation does not belong to the split.
+        ArgumentError: The variation does not belong to the split.
         InfraError: The FHIR server failed; `start`, `step` and `truncate` raise it too.
         FhirGymError: The row or a setting is invalid.
     """

@@ -183,7 +183,8 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     Raises:
         UnknownNameError: An argument, pack, task, split, world, grading or reward rule does not exist.
-        TaskError: The world does not support the tasks, or they do not have the phrasing.
+        TaskError: The world does not support the tasks.
+        ArgumentError: The tasks do not have the phrasing.
         ArgumentError: Another argument is invalid.
     """
 
@@ -233,7 +234,7 @@ class FHIREnv(gymnasium.Env[str, str]):
 
         Raises:
             UnknownNameError: An option or the task does not exist.
-            TaskError: The variation does not exist or is not in `split`, or the phrasing does not exist.
+            ArgumentError: The variation does not exist or is not in `split`, or the phrasing does not exist.
         """
         super().reset(seed=seed)
         episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))

@@ -241,7 +241,7 @@ def train_memory(
         prices: Prices of each role's model in that budget; None for the prices of the budget.
 
     Raises:
-        TaskError: A variation is not a training variation.
+        ArgumentError: A variation is not a training variation.
         TrainingError: The file belongs to a training with other settings.
         TrainingBudgetError: The budget is spent. The work so far is kept.
         InfraError: A model's endpoint failed. The work so far is kept.
@@ -274,7 +274,7 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     """Return the training episodes without duplicates.
 
     Raises:
-        TaskError: A variation is not a training variation.
+        ArgumentError: A variation is not a training variation.
         TrainingError: There is no episode, or a variation has two phrasings.
         UnknownNameError: A task does not exist.
     """

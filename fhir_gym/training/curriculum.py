@@ -63,7 +63,7 @@ class Curriculum:
 
     Raises:
         UnknownNameError: The rule or a task does not exist.
-        TaskError: A task does not have one of the phrasings.
+        ArgumentError: A task does not have one of the phrasings.
         ArgumentError: A variation is a test variation, nothing remains to draw from, or a number is out of range.
 
     Examples:
@@ -187,7 +187,7 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
     """Return, for each task, all numbered phrasings except the held-out one.
 
     Raises:
-        TaskError: A task does not have the phrasing.
+        ArgumentError: A task does not have the phrasing.
         ArgumentError: A task has no other phrasing.
     """
     phrasings: dict[TaskName, tuple[int, ...]] = {}

@@ -133,7 +133,7 @@ def require_trainable(rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
     """Pass rollouts on.
 
     Raises:
-        TaskError: A rollout has a test variation.
+        ArgumentError: A rollout has a test variation.
         TrainingError: A rollout has a task of a task file.
     """
     for rollout in rollouts:

@@ -40,7 +40,7 @@ def menu_ppo(
     Raises:
         TrainingError: There is no task.
         UnknownNameError: A pack or a task does not exist.
-        TaskError: A variation does not exist or is not in the split.
+        ArgumentError: A variation does not exist or is not in the split.
         MissingExtraError: RLlib or torch is not installed.
     """
     names = [TaskName(*task) for task in tasks]

@@ -81,7 +81,7 @@ def training_rollouts(config: SftConfig) -> Iterator[Rollout]:
     """Yield the successful rollouts to train on: of the config's files, or of the reference solutions.
 
     Raises:
-        TaskError: A rollout has a test variation.
+        ArgumentError: A rollout has a test variation.
     """
     names = config.train_tasks()
     if not config.rollouts:

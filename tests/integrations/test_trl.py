@@ -15,7 +15,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'"
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.agents.transformer import Prompt, Sample
-from fhir_gym.errors import FhirGymError, MissingExtraError, TaskError, UnknownNameError
+from fhir_gym.errors import ArgumentError, FhirGymError, MissingExtraError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.trl import FHIRToolEnv, OpenConfigs, PolicyRollouts, log_episodes, training_rows
 from fhir_gym.tasks import get_task
@@ -234,11 +234,11 @@ def test_rows_of_the_brief_phrasing_start_episodes_with_it(hospital: World) -> N
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"variations": [999, 1000]}, TaskError),
-        ({"variations": "0-1000"}, TaskError),
+        ({"variations": [999, 1000]}, ArgumentError),
+        ({"variations": "0-1000"}, ArgumentError),
         ({"variations": "all"}, FhirGymError),
         ({"variations": [0.5]}, FhirGymError),
-        ({"variations": [0], "phrasings": [99]}, TaskError),
+        ({"variations": [0], "phrasings": [99]}, ArgumentError),
         ({"variations": [0], "tasks": "1"}, UnknownNameError),
         ({"variations": [0], "shape": "tools"}, UnknownNameError),
     ],

@@ -12,7 +12,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'"
 
 from fhir_gym.agents import LocalAgent
 from fhir_gym.episode import Episode
-from fhir_gym.errors import InfraError, TaskError, TrainingError
+from fhir_gym.errors import ArgumentError, InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.training.curriculum import EpisodeChoice, other_phrasings
@@ -242,7 +242,7 @@ def test_test_variations_are_refused(tiny: str, configs: OpenConfigs, tmp_path: 
     dataset = datasets.Dataset.from_list([make_row(EpisodeChoice(ENV_ID, "01", 1_000))] * 2)
     rollouts = policy(configs)
     trainer = make_trainer(tiny, tmp_path, dataset, rollout_func=rollouts, reward_funcs=rollouts.rewards)
-    with pytest.raises(TaskError, match="never trained on"):
+    with pytest.raises(ArgumentError, match="never trained on"):
         trainer.train()
 
 

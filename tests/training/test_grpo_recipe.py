@@ -14,7 +14,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'"
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.episode import Episode
-from fhir_gym.errors import InfraError, TrainingError
+from fhir_gym.errors import ArgumentError, InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
 from fhir_gym.training.config import load_config
@@ -206,7 +206,7 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
     ],
 )
 def test_wrong_configs_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(TrainingError, match=said):
+    with pytest.raises(ArgumentError, match=said):
         from_fields(GrpoConfig, {"model": "m"} | fields)
 
 

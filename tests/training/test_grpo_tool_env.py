@@ -12,7 +12,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install '.[train]'"
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import EpisodeContext, make_opening
 from fhir_gym.episode import Episode
-from fhir_gym.errors import FhirGymError, InfraError, TaskError, TrainingError
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.grpo import EpisodeRows, FHIRToolEnv, OpenConfigs, make_row
@@ -132,7 +132,7 @@ def test_infrastructure_failures_have_no_reward(hospital: World, monkeypatch: py
 
 
 def test_test_variations_and_running_servers_are_refused(env: FHIRToolEnv) -> None:
-    with pytest.raises(TaskError, match="never trained on"):
+    with pytest.raises(ArgumentError, match="never trained on"):
         env.reset(**EPISODE | {"variation": 1_000})
     with pytest.raises(TrainingError, match="one episode at a time"):
         FHIRToolEnv(fhir_server="http://localhost:8080/fhir")

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 from fhir_gym.agents import LocalAgent
 from fhir_gym.agents.context_window import shorten
 from fhir_gym.agents.transformer import Transformer
-from fhir_gym.errors import InfraError, TaskError, TrainingError
+from fhir_gym.errors import ArgumentError, InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run, write_rollouts
 from fhir_gym.training import Evaluation, RunFolder, read_run
@@ -188,7 +188,7 @@ def test_rollout_files_give_the_examples(
     ]
     assert chosen == [("09b", 3), ("09b", 4)]
     settings = config(tiny, rollouts=(str(tmp_path / "test.jsonl"),))
-    with pytest.raises(TaskError, match="variation 1000 is not in split 'train'"):
+    with pytest.raises(ArgumentError, match="variation 1000 is not in split 'train'"):
         train_sft(settings, tmp_path / "run")
     with pytest.raises(TrainingError, match="no rollout of a training task is successful"):
         train_sft(config(tiny, max_tokens=5), tmp_path / "other")

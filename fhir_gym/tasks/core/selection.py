@@ -110,7 +110,7 @@ def require_phrasing(tasks: Mapping[str, Task[Any]], keys: Sequence[str], phrasi
 
     Raises:
         ArgumentError: The phrasing is neither a whole number nor ``brief``.
-        TaskError: A task does not have this phrasing.
+        ArgumentError: A task does not have this phrasing.
     """
     if phrasing is None:
         return

@@ -431,7 +431,7 @@ class Task(ABC, Generic[P]):
                 phrasing affects only the prompt.
 
         Raises:
-            TaskError: There is no such variation or phrasing.
+            ArgumentError: There is no such variation or phrasing.
         """
         require_variation(k)
         key = (self, k, world.manifest.content_hash, world.now)

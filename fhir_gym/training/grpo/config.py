@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, other_phrasings
-from fhir_gym.training.grpo.episodes import RowShape
 from fhir_gym.training.tuner import ModelConfig
 
 
@@ -41,7 +40,7 @@ class GrpoConfig(ModelConfig):
 
     draws_phrasings: ClassVar[bool] = True
 
-    shape: RowShape | Literal["groups"] = "rollout_func"
+    shape: Literal["rollout_func", "environment_factory", "groups"] = "rollout_func"
     protocol: ChatProtocol = "text"
     steps: int = Field(default=100, ge=1)
     group_size: int = Field(default=8, ge=2)

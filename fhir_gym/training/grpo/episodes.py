@@ -40,7 +40,7 @@ class OpenConfigs(AbstractContextManager["OpenConfigs"]):
         """Return the settings of an episode, and the world.
 
         Raises:
-            TaskError: The variation does not exist or is not in the split.
+            ArgumentError: The variation does not exist or is not in the split.
             UnknownNameError: The pack or a setting does not exist.
             WorldError: The world cannot be opened.
         """

@@ -83,7 +83,7 @@ class FHIRToolEnv:
 
         Raises:
             UnknownNameError: The pack or task does not exist.
-            TaskError: The variation does not exist or is not in the split, or the phrasing does not exist.
+            ArgumentError: The variation does not exist or is not in the split, or the phrasing does not exist.
         """
         self._close_episode()
         wording = parse_phrasing(phrasing) if isinstance(phrasing, str) else phrasing

@@ -72,7 +72,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
     Raises:
         TrainingError: The template file is unusable.
         UnknownNameError: A task, the reward rule or the split does not exist.
-        TaskError: A variation does not exist or is not in the split.
+        ArgumentError: A variation does not exist or is not in the split.
         ArgumentError: Another argument is invalid.
     """
 
@@ -126,7 +126,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises:
             UnknownNameError: The option or task does not exist.
-            TaskError: The variation does not exist or is not in the split, or the phrasing does not exist.
+            ArgumentError: The variation does not exist or is not in the split, or the phrasing does not exist.
         """
         super().reset(seed=seed)
         self._session = None
