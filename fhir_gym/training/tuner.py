@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,10 +20,8 @@ from fhir_gym.errors import MissingExtraError, pip_install
 from fhir_gym.observations import Observations
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
+from fhir_gym.training.token_tree import TokenTree
 from fhir_gym.types import Phrasing
-
-if TYPE_CHECKING:
-    from fhir_gym.training.token_tree import TokenTree
 
 _INSTALL = pip_install("local,train")
 

@@ -28,7 +28,7 @@ class GrpoConfig(ModelConfig):
         group_size: Number of episodes of a group, which are compared with each other.
         batch_size: Number of episodes in a step, a multiple of `group_size`.
         micro_batch: Number of episodes in one forward and backward pass; a divisor of `batch_size`. ``groups`` computes
-            a group in one pass.
+            a group in one pass, a large one in parts.
         refills: How often ``groups`` plays others in place of the groups whose members all earned the same.
         temperature: Sampling temperature in training.
         beta: Weight of the KL divergence from the start model; 0 for none. ``groups`` has no such weight.

@@ -19,6 +19,7 @@ from fhir_gym.training.token_tree import TokenSequence, TokenTree
 from fhir_gym.training.tuner import Tuner
 
 _MOST_NODES = 1_024
+"""Number of tokens of the largest tree; a larger one would need several gigabytes in an update."""
 
 
 class GroupRun(GrpoRun):
@@ -30,13 +31,10 @@ class GroupRun(GrpoRun):
         tuner = self._tuner = Tuner(config, steps=config.steps)
         if checkpoint is not None:
             tuner.load(checkpoint.path)
-            state = self._restore(checkpoint.path)
-            self._curriculum.load_state_dict(state["curriculum"])
-            self._done = state["done"]
-        else:
-            self._done = 0
-            if config.evaluate_start:
-                self._evaluate(0, tuner.trained_model("policy"))
+            self._curriculum.load_state_dict(self._restore(checkpoint.path)["curriculum"])
+        elif config.evaluate_start:
+            self._evaluate(0, tuner.trained_model("policy"))
+        self._done = 0 if checkpoint is None else checkpoint.step
         with OpenConfigs(**config.settings()) as configs:
             while self._done < config.steps:
                 self._step(configs)
@@ -51,8 +49,8 @@ class GroupRun(GrpoRun):
         self._done += 1
         episodes = [[TrainingEpisode.of(rollout) for rollout in group] for group in groups]
         update: dict[str, float] = {"entropy": _entropy(groups)}
-        graded = self._count([episode for group in episodes for episode in group])
-        taught = [group for group, played in zip(groups, episodes, strict=True) if graded and has_variance(played)]
+        self._count([episode for group in episodes for episode in group])
+        taught = [group for group, played in zip(groups, episodes, strict=True) if has_variance(played)]
         trees = [tree for group in taught for tree in _trees(group)]
         if trees:
             update |= self._tuner.policy_step(trees, config.temperature)
@@ -96,7 +94,7 @@ class GroupRun(GrpoRun):
 
     def _save(self, folder: Path) -> None:
         self._tuner.save(folder)
-        self._store(folder, curriculum=self._curriculum.state_dict(), done=self._done)
+        self._store(folder, curriculum=self._curriculum.state_dict())
 
 
 def _trees(group: Sequence[Rollout]) -> list[TokenTree]:
