@@ -30,7 +30,8 @@ class TrainingConfig(BaseModel):
 
     Attributes:
         env_ids: The packs.
-        tasks: Keys of the tasks; empty for all tasks of the packs.
+        tasks: Keys of the tasks; empty for all tasks of the packs. A key stands for the task of each pack that has it;
+            ``"MedAgentBench-v0/01"`` names one pack's task. The same holds for `held_out`.
         held_out: Keys of tasks that are never trained on and are evaluated separately, or ``"pack"`` for the held-out
             tasks of the packs.
         train: Training variations of each task, such as ``"0-199"``; below 1000.
@@ -113,12 +114,17 @@ class TrainingConfig(BaseModel):
     def _find(self, field: str, keys: tuple[str, ...]) -> list[TaskName]:
         """Return the tasks with these keys; each key must exist in at least one pack."""
         tasks_by_env = {env_id: task_set(env_id) for env_id in self.env_ids}
+        packs = {env_id.rpartition("/")[2]: env_id for env_id in self.env_ids}
         names: dict[TaskName, None] = {}
-        for key in keys:
-            having = [env_id for env_id in self.env_ids if key in tasks_by_env[env_id]]
-            if not having and len(tasks_by_env) > 1:
+        for name in keys:
+            pack, _, key = name.rpartition("/")
+            if pack and pack not in packs:
+                raise ArgumentError(f"{field}: {name!r} names none of the packs {', '.join(packs)}")
+            env_ids = [packs[pack]] if pack else self.env_ids
+            having = [env_id for env_id in env_ids if key in tasks_by_env[env_id]]
+            if not having and len(env_ids) > 1:
                 raise ArgumentError(f"{field}: no task {key!r} in {', '.join(tasks_by_env)}")
-            for env_id in having or self.env_ids:
+            for env_id in having or env_ids:
                 names[TaskName(env_id, find_task(tasks_by_env[env_id], key).key)] = None
         return list(names)
 
