@@ -88,9 +88,7 @@ class FileLock:
         OSError: The file cannot be opened or locked.
     """
 
-    def __init__(
-        self, path: Path, *, wait: bool = False, delete: bool = False, folders: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, path: Path, *, wait: bool = False, delete: bool = False, folders: Sequence[Path] = ()) -> None:
         self.path, self._delete, self._folders = path, delete, folders
         descriptor = _open(path, wait)
         while not _is_at(path, descriptor):  # the last holder deleted the file after it was opened here

@@ -123,8 +123,8 @@ class AgentOptions:
     agent: Annotated[
         str | None,
         typer.Option(
-            help="chat (the default with --model), gold, idle, local, random, scripted, an installed agent, or your own "
-            "as module:Class."
+            help="chat (the default with --model), gold, idle, local, random, scripted, an installed agent, or your "
+            "own as module:Class."
         ),
     ] = None
     model: ModelOption = None

@@ -55,6 +55,7 @@ def evaluate(
 
 
 def _print(card: Card, out: Path, as_json: bool) -> None:
+    from fhir_gym.evaluation.text_table import LIGHT
     from fhir_gym.suites import results_table
 
     if as_json:
@@ -63,6 +64,8 @@ def _print(card: Card, out: Path, as_json: bool) -> None:
         print_text(f"{card.suite}, hash {card.suite_hash}")
         results = results_table(card)
         table(results.columns, results.rows)
+        if "light" in results.columns:
+            note(LIGHT)
         if card.cost is not None:
             print_text(f"cost {card.cost:.4f}")
     for remark in card.remarks:
