@@ -19,7 +19,7 @@ from fhir_gym.plugins import SUITES as GROUP
 from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
 from fhir_gym.rollouts import EpisodeSpec, RunPlan, TaskRecord
 from fhir_gym.tasks import SPLITS, Grading, find_task, get_pack, task_set
-from fhir_gym.types import Phrasing
+from fhir_gym.types import Wording
 
 
 class SuiteEpisode(NamedTuple):
@@ -35,7 +35,7 @@ class SuiteEpisode(NamedTuple):
     env_id: str
     task: str
     variation: int
-    phrasing: Phrasing
+    phrasing: Wording
 
 
 @dataclass(frozen=True, slots=True)

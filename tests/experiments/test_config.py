@@ -23,7 +23,14 @@ def test_the_study_has_five_configurations() -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "train", "test"),
-    [("experiment-1", 43, 43), ("experiment-2", 86, 129), ("experiment-3", 86, 129), ("experiment-4", 42, 66)],
+    [
+        ("experiment-1", 43, 43),
+        ("experiment-2", 86, 129),
+        ("experiment-3", 86, 129),
+        ("experiment-4", 42, 66),
+        ("experiment-3-v2", 86, 129),
+        ("experiment-4-v2", 42, 66),
+    ],
 )
 def test_experiments_have_the_sizes_of_the_study(experiment: str, train: int, test: int) -> None:
     experiment_config = config(experiment)

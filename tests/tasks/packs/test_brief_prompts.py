@@ -96,9 +96,9 @@ def test_an_environment_takes_the_brief_phrasing(hospital: World) -> None:
 @pytest.mark.parametrize(
     ("env_id", "phrasing", "message"),
     [
-        (CLINIC, "short", r"^phrasing must be a whole number or 'brief', not 'short'$"),
-        (CLINIC, 7, r"^task 01 has phrasings 0 to 2 and the phrasing 'brief', not 7$"),
-        ("FHIRAgent/Shift-v0", "brief", r"^task \S+ has phrasings 0 to \d and no brief phrasing, not 'brief'$"),
+        (CLINIC, "short", r"^phrasing must be a whole number, 'brief' or 'paraphrase', not 'short'$"),
+        (CLINIC, 11, r"^task 01 has phrasings 0 to 10, 'brief', 'paraphrase', but not 11$"),
+        ("FHIRAgent/Shift-v0", "brief", r"^task \S+ has phrasings 0 to \d, but not 'brief'$"),
     ],
 )
 def test_a_phrasing_that_does_not_exist_is_refused(env_id: str, phrasing: Any, message: str) -> None:
@@ -108,7 +108,7 @@ def test_a_phrasing_that_does_not_exist_is_refused(env_id: str, phrasing: Any, m
 
 def test_a_task_without_a_brief_text_refuses_the_phrasing(hospital: World) -> None:
     base = type(get_task(CLINIC, "01"))
-    with pytest.raises(ArgumentError, match="no brief phrasing"):
+    with pytest.raises(ArgumentError, match="but not 'brief'"):
         type("Wordy", (base,), {"brief": None})().variation(0, hospital, "brief")
     with pytest.raises(TaskError, match="brief of task class Empty must be a non-empty string or None"):
         type("Empty", (base,), {"brief": ""})
