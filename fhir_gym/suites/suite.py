@@ -19,7 +19,7 @@ from fhir_gym.plugins import SUITES as GROUP
 from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
 from fhir_gym.rollouts import EpisodeSpec, RunPlan, TaskRecord
 from fhir_gym.tasks import SPLITS, Grading, find_task, get_pack, task_set
-from fhir_gym.types import Wording
+from fhir_gym.types import Phrasing
 
 
 class SuiteEpisode(NamedTuple):
@@ -29,13 +29,13 @@ class SuiteEpisode(NamedTuple):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt wording, or ``brief``.
+        phrasing: Index of the prompt wording, ``brief`` or ``paraphrase``.
     """
 
     env_id: str
     task: str
     variation: int
-    phrasing: Wording
+    phrasing: Phrasing
 
 
 @dataclass(frozen=True, slots=True)

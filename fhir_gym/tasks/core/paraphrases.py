@@ -36,7 +36,7 @@ class Paraphrases(BaseModel):
             task: The texts that identify the task.
         """
         split, count = split_of(k), len(self.train)
-        places = [*range(count)] if split == "train" else [*range(count, count + len(self.test))]
+        places: list[int] = [*range(count)] if split == "train" else [*range(count, count + len(self.test))]
         seeded_random(*task, "paraphrases", split).shuffle(places)
         return places[k % len(places)]
 
