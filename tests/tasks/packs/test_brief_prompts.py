@@ -15,6 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, get_task, task_keys
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum, other_phrasings
+from fhir_gym.types import Phrasing
 
 PACKS = tuple(f"FHIRAgent/{name}-v0" for name in ("Appointment", "GeneticTesting", "MedAgentBench", "ActionReasoning"))
 CLINIC = PACKS[0]
@@ -114,8 +115,9 @@ def test_a_task_without_a_brief_text_refuses_the_phrasing(hospital: World) -> No
         type("Empty", (base,), {"brief": ""})
 
 
-def test_training_draws_or_holds_out_the_brief_phrasing() -> None:
+@pytest.mark.parametrize("phrasing", ["brief", "paraphrase"])
+def test_training_draws_or_holds_out_a_named_phrasing(phrasing: Phrasing) -> None:
     name = TaskName(CLINIC, "01")
-    assert other_phrasings([name], "brief") == {name: (0, 1, 2)}
-    curriculum = Curriculum([name], range(10), phrasings={name: ["brief"]})
-    assert curriculum.draw().phrasing == "brief"
+    assert other_phrasings([name], phrasing) == {name: (0, 1, 2)}
+    curriculum = Curriculum([name], range(10), phrasings={name: [phrasing]})
+    assert curriculum.draw().phrasing == phrasing
