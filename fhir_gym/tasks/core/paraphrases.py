@@ -26,18 +26,18 @@ class Paraphrases(BaseModel):
     train: tuple[str, ...] = Field(min_length=1)
     test: tuple[str, ...] = Field(min_length=1)
 
-    def place(self, k: int, *task: str) -> int:
+    def place(self, k: int, key: str) -> int:
         """Return the place of variation `k`'s wording among all wordings, the training wordings first.
 
         The variations of a split use its wordings in turn, in an order that is random for each task.
 
         Args:
             k: Number of the variation.
-            task: The texts that identify the task.
+            key: Key of the task. A changed copy of a pack has the same keys, so it uses the same wordings.
         """
         split, count = split_of(k), len(self.train)
         places: list[int] = [*range(count)] if split == "train" else [*range(count, count + len(self.test))]
-        seeded_random(*task, "paraphrases", split).shuffle(places)
+        seeded_random("paraphrases", key, split).shuffle(places)
         return places[k % len(places)]
 
 

@@ -499,7 +499,7 @@ class Task(ABC, Generic[P]):
         """
         self.require_phrasing(phrasing)
         if phrasing == PARAPHRASE:
-            return len(self.prompts) + self.paraphrases.place(k, self.pack, self.key)
+            return len(self.prompts) + self.paraphrases.place(k, self.key)
         return phrasing
 
     def has_phrasing(self, phrasing: Phrasing) -> bool:
