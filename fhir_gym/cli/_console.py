@@ -47,8 +47,7 @@ def note(text: str, *, style: str | None = None) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table in which columns of numbers are right-aligned.
 
-    On a terminal, a table that is too wide continues below with its further columns, each part with the first columns
-    of texts.
+    On a terminal, a table that is too wide continues below with its further columns.
     """
     columns = [visible(name) for name in columns]
     cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
@@ -73,19 +72,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
 
 _BORDER = 3
 """Width of the border and the space around a cell."""
+_FOLDED = 24
+"""Width of a column of texts that is still readable if the texts are folded."""
 
 
 def _parts(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[list[int]]:
     """Return the columns of each part of a table that is printed in parts which fit into a width.
 
-    The first columns of texts, at most two, are in all parts.
+    There is one part if it fits with folded texts. All parts have the first column, and the second one if it has short
+    texts.
     """
-    texts = [at for at in range(min(2, len(widths))) if at == 0 or not any(numeric[: at + 1])]
-    free = width - 1 - sum(widths[at] + _BORDER for at in texts)
-    parts, left = [[*texts]], free
-    for at in range(len(texts), len(widths)):
-        if widths[at] + _BORDER > left and len(parts[-1]) > len(texts):
-            parts.append([*texts])
+    narrow = [wide if number else min(wide, _FOLDED) for wide, number in zip(widths, numeric, strict=True)]
+    if sum(narrow) + _BORDER * len(narrow) < width:
+        return [[*range(len(widths))]]
+    heads = [0]
+    if len(widths) > 1 and not any(numeric[:2]) and widths[1] == narrow[1]:
+        heads.append(1)
+    free = width - 1 - sum(widths[at] + _BORDER for at in heads)
+    parts, left = [[*heads]], free
+    for at in range(len(heads), len(widths)):
+        if widths[at] + _BORDER > left and len(parts[-1]) > len(heads):
+            parts.append([*heads])
             left = free
         parts[-1].append(at)
         left -= widths[at] + _BORDER

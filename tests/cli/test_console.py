@@ -50,6 +50,15 @@ def test_a_wide_table_continues_below_on_a_terminal(monkeypatch: pytest.MonkeyPa
     assert sum("19 A task with a title │ model" in line for line in shown) == 3, "no row is folded"
 
 
+@pytest.mark.parametrize(("columns", "printed"), [(1, 1), (2, 2), (3, 4)])  # the first of three heads both parts
+def test_tables_fit_into_any_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, printed: int) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(_console, "out", Console(file=screen, force_terminal=True, width=20, color_system=None))
+    _console.table([f"column {n}" for n in range(columns)], [["word " * 9] * columns])
+    assert max(map(len, screen.getvalue().splitlines())) <= 20
+    assert screen.getvalue().count("word") == 9 * printed
+
+
 def test_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
     _console.table(("name", "n"), [])
     assert capsys.readouterr().out == "name  n\n"
