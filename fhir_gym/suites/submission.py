@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -17,6 +16,7 @@ from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Rollout, Turn, read_rollouts, write_rollouts
 from fhir_gym.rollouts.timeline import replay
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
+from fhir_gym.suites.runner import write_card
 from fhir_gym.suites.suite import Suite, SuiteContent, get_suite, open_suite
 from fhir_gym.tasks import REWARD_RULES, get_pack
 
@@ -28,7 +28,7 @@ def pack_submission(folder: str | Path, out: str | Path) -> None:
     """Write a copy of an evaluation in which hashes replace the observations.
 
     `check_submission` verifies both forms, because the recorded actions lead to the observations. Observations that are
-    shorter than a hash stay, and so does everything that the agent or its model wrote or read in a shorter form.
+    not longer than a hash stay, and so do the model's replies and the shortened observations that the model read.
 
     Args:
         folder: The folder that `evaluate` wrote.
@@ -38,11 +38,10 @@ def pack_submission(folder: str | Path, out: str | Path) -> None:
         RecordError: The folder has no card or no records that can be read, or the new folder exists and is not empty.
     """
     source = Path(folder)
-    Card.load(source / CARD_JSON)
+    card = Card.load(source / CARD_JSON)
     with new_folder(Path(out), RecordError) as target:
         write_rollouts(target / ROLLOUTS, map(_trimmed, read_rollouts(source / ROLLOUTS)))
-        for name in (CARD_JSON, CARD_MARKDOWN):
-            shutil.copyfile(source / name, target / name)
+        write_card(target, card)
 
 
 def _trimmed(rollout: Rollout) -> Rollout:
