@@ -13,12 +13,12 @@ from pydantic import Field
 import fhir_gym
 from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
 from fhir_gym.tasks import find_task, task_set
+from fhir_gym.training.changed_variations import mirrored_pack
 from fhir_gym.training.config import TaskName, TrainingConfig
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, EpisodeChoice, other_phrasings
 from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
 from fhir_gym.training.policy_rollouts import Progress, no_progress
-from fhir_gym.training.reordered_variations import mirrored_pack
 from fhir_gym.types import Phrasing
 
 Algorithm = Literal["maskable_ppo", "ppo", "dqn"]
