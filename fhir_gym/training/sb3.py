@@ -44,8 +44,8 @@ class Sb3Config(TrainingConfig):
         paced: Whether training episodes have fewer distractors while their task seldom succeeds.
         prepared: Number of start states to keep in memory (about 100 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
-        held_out_phrasing: Index of a phrasing, or ``brief``, that is never trained on and is evaluated separately; None
-            to train on all numbered phrasings. The evaluation ``test`` keeps the phrasing that each variation has
+        held_out_phrasing: Index of a phrasing, ``brief`` or ``paraphrase``, that is never trained on and is evaluated
+            separately; None to train on all prompts. The evaluation ``test`` keeps the phrasing that each variation has
             drawn, so it has episodes with a held-out index too.
         rollout_steps: Number of steps of each environment between updates (PPO).
         batch_size: Number of steps in a minibatch.
@@ -70,7 +70,7 @@ class Sb3Config(TrainingConfig):
     paced: bool = True
     prepared: int = Field(default=20_000, ge=0)
     curriculum: CurriculumRule = "failure"
-    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief", "paraphrase"] | None = None
     rollout_steps: int = Field(default=128, ge=1)
     batch_size: int = Field(default=512, ge=2)
     epochs: int = Field(default=4, ge=1)
