@@ -59,5 +59,6 @@ def test_a_dry_run_prints_what_a_run_needs_and_writes_nothing(
 
 
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     with pytest.raises(FhirGymError, match=r"the config of model .* cannot be loaded"):
         memory_estimate(SftConfig(model=str(tmp_path)))
