@@ -214,7 +214,9 @@ class _Killer:
 
 
 @pytest.mark.parametrize(
-    "parts", [pytest.param(2, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.exhaustive)]
+    # An unfinished episode starts anew, so a part has more requests than an episode.
+    "parts",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.exhaustive)],
 )
 def test_kills_at_any_stage_change_nothing(hospital: World, tmp_path: Path, parts: int) -> None:
     model = _Killer(study_model(hospital, tasks=KEYS[:1]))
