@@ -1,10 +1,10 @@
-"""Types shared by the whole package."""
+"""Types shared by the whole package, and access to JSON values of unknown type."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-__all__ = ["BRIEF", "Json", "Phrasing", "Resource"]
+__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "objects_in"]
 
 Json = Any
 """Any value that `json.loads` can return."""
@@ -17,3 +17,18 @@ BRIEF: Final = "brief"
 
 Phrasing = int | Literal["brief"]
 """A wording of a task's prompt: the index of a numbered wording, or `BRIEF`."""
+
+
+def as_object(value: Json) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Json) -> list[Any]:
+    """Return a JSON array as it is, and an empty one for another value."""
+    return value if isinstance(value, list) else []
+
+
+def objects_in(value: Json) -> list[dict[str, Any]]:
+    """Return the JSON objects in an array; none for another value."""
+    return [item for item in as_list(value) if isinstance(item, dict)]

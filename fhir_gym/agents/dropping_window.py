@@ -23,6 +23,7 @@ from fhir_gym.agents.context_window import (
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.printable import encodable, one_line
+from fhir_gym.types import as_object
 
 _MAX_ARGUMENT = 200
 """Maximum number of characters of an argument that a shortened tool call keeps."""
@@ -78,8 +79,7 @@ def _contained(body: str) -> Iterator[str]:
 
 def _location(entry: Any) -> str:
     """Return the record that an entry of a batch response or transaction response names."""
-    response = entry.get("response") if isinstance(entry, dict) else None
-    location = response.get("location") if isinstance(response, dict) else None
+    location = as_object(as_object(entry).get("response")).get("location")
     return _name(location) if isinstance(location, str) else ""
 
 

@@ -19,6 +19,7 @@ from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.suite import SuiteContent
 from fhir_gym.tasks import get_pack
+from fhir_gym.types import as_object
 
 CARD_VERSION = 1
 """Version of the card's format."""
@@ -175,7 +176,7 @@ class Card(_Part):
             if Path(path).stat().st_size > _MAX_BYTES:
                 raise RecordError(f"{path} is not a result card: it is too large")
             data = json.loads(Path(path).read_bytes())
-            version = data.get("card_version") if isinstance(data, dict) else None
+            version = as_object(data).get("card_version")
             if isinstance(version, int) and version != CARD_VERSION:
                 raise RecordError(f"{path} is a card of version {version}; this fhir_gym reads version {CARD_VERSION}")
             return cls.model_validate_json(json.dumps(data))

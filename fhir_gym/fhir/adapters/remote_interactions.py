@@ -11,7 +11,7 @@ from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
 from fhir_gym.fhir.interactions.operations import CHANGE_META
 from fhir_gym.fhir.messages import WRITES, Effect, Interaction, Request, Response
 from fhir_gym.fhir.routes import attempted
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object
 
 _PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/([^/?]+))?$")
 
@@ -58,7 +58,7 @@ def answers(request: Request, response: Response) -> list[WriteAnswer]:
         return [_answer(response.status, place)]
     if response.status != 200:
         return []
-    told = (_object(entry.get("response")) for entry in _entries(_parsed(response)))
+    told = (as_object(entry.get("response")) for entry in _entries(_parsed(response)))
     return [_answer(_status(resource.get("status")), str(resource.get("location", ""))) for resource in told]
 
 
@@ -182,15 +182,10 @@ def _status(text: Json) -> int:
 def _parsed(response: Response) -> Resource:
     """Parse the resource in a response; empty if there is none."""
     try:
-        return _object(json.loads(response.body))
+        return as_object(json.loads(response.body))
     except (ValueError, RecursionError):
         return {}
 
 
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _entries(bundle: Resource) -> list[Any]:
-    entries = bundle.get("entry")
-    return [_object(entry) for entry in entries] if isinstance(entries, list) else []
+    return [*map(as_object, as_list(bundle.get("entry")))]

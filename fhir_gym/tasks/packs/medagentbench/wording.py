@@ -14,7 +14,7 @@ from typing import TypeVar
 from fhir_gym.tasks.authoring import codings, concept_texts
 from fhir_gym.tasks.grading import plain
 from fhir_gym.tasks.packs.medagentbench.routes import Route
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 T = TypeVar("T")
 
@@ -42,8 +42,7 @@ _HOURS: Mapping[str, float] = {
 
 def child_object(holder: Json, name: str) -> Resource:
     """Return an element if it is an object; otherwise an empty object."""
-    value = holder.get(name) if isinstance(holder, dict) else None
-    return value if isinstance(value, dict) else {}
+    return as_object(as_object(holder).get(name))
 
 
 def only(items: Json) -> Resource:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fhir_gym.fhir.messages import Interaction
 from fhir_gym.tasks import FinishedEpisode, LoggedRequest
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,8 @@ def _sends_a_resource(done: Interaction) -> bool:
 
 
 def _resource(bundle: Json, entry: int) -> Json:
-    entries = bundle.get("entry") if isinstance(bundle, dict) else None
-    listed = entries[entry : entry + 1] if isinstance(entries, list) else []
-    return listed[0].get("resource") if listed and isinstance(listed[0], dict) else None
+    listed = as_list(as_object(bundle).get("entry"))[entry : entry + 1]
+    return as_object(listed[0]).get("resource") if listed else None
 
 
 def _parsed(body: bytes) -> Any:

@@ -37,7 +37,7 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     urgent_elements,
 )
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list
 
 _ADDED = ("statusReason", "executionPeriod", "lastModified", "note")
 """Elements of a Task that the agent may add at any time."""
@@ -354,8 +354,7 @@ class LiveJudge:
         if self._event("reworded", request) is not None:
             first = first | {"description": request.text}
         last = self.log.at_end(record) or {}
-        output_after = last.get("output")
-        outputs = output_after if isinstance(output_after, list) else []
+        outputs = as_list(last.get("output"))
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(output, dict) and "modifierExtension" in output for output in outputs):
             changed.add("output")
