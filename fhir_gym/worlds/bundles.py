@@ -68,17 +68,13 @@ def _entries(read: SourceRecord) -> Iterator[SourceRecord]:
         return
     for number, entry in enumerate(bundle.get("entry", [])):
         place = f"{read.place} entry[{number}]"
-        method = _method(entry)
+        method = as_object(as_object(entry).get("request")).get("method", "POST")
         if method not in ("POST", "PUT"):
             yield SourceRecord(place, problem=f"only POST and PUT can be imported, not {method}")
         elif not isinstance(entry, dict) or not isinstance(entry.get("resource"), dict):
             yield SourceRecord(place, problem="no resource")
         else:
             yield SourceRecord(place, _identified(entry))
-
-
-def _method(entry: Json) -> Json:
-    return as_object(as_object(entry).get("request")).get("method", "POST")
 
 
 def _identified(entry: dict[str, Any]) -> Resource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
 from fhir_gym.fhir.interactions.operations import CHANGE_META
@@ -58,7 +58,7 @@ def answers(request: Request, response: Response) -> list[WriteAnswer]:
         return [_answer(response.status, place)]
     if response.status != 200:
         return []
-    told = (as_object(entry.get("response")) for entry in _entries(_parsed(response)))
+    told = (as_object(entry.get("response")) for entry in map(as_object, as_list(_parsed(response).get("entry"))))
     return [_answer(_status(resource.get("status")), str(resource.get("location", ""))) for resource in told]
 
 
@@ -185,7 +185,3 @@ def _parsed(response: Response) -> Resource:
         return as_object(json.loads(response.body))
     except (ValueError, RecursionError):
         return {}
-
-
-def _entries(bundle: Resource) -> list[Any]:
-    return [*map(as_object, as_list(bundle.get("entry")))]

@@ -222,7 +222,7 @@ class LabHistory:
             taken=self._moment(text),
             issued=self._moment(str(resource.get("issued", text))),
             value=float(quantity["value"]),
-            unit=_unit(quantity),
+            unit=str(quantity.get("unit") or quantity.get("code") or ""),
             text=text,
             status=resource.get("status", ""),
         )
@@ -261,10 +261,6 @@ def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult],
 def _is_in(quantity: Json, lab: LabDefinition) -> bool:
     """Return whether a quantity has the test's unit and no comparator such as "<"."""
     return "comparator" not in quantity and lab.unit in (quantity.get("unit"), quantity.get("code"))
-
-
-def _unit(quantity: Json) -> str:
-    return str(quantity.get("unit") or quantity.get("code") or "")
 
 
 def _person(patient: Resource) -> PatientSummary:

@@ -84,12 +84,11 @@ class AbsenceCalendar:
     def appointments(self, mistake: str = "") -> list[str]:
         """Return the ids of the appointments that have to move, in the order of the rules."""
         start = {
-            id: self._old_slot(visit).start for id, visit in self.calendar.visits.items() if self._has_to_move(visit)
+            id: self._old_slot(visit).start
+            for id, visit in self.calendar.visits.items()
+            if visit.status in MOVABLE and any(self._request.is_away(slot) for slot in visit.slots)
         }
         return sorted(start, key=lambda id: (self._rank(id, mistake), start[id]))
-
-    def _has_to_move(self, booked: Booked) -> bool:
-        return booked.status in MOVABLE and any(self._request.is_away(slot) for slot in booked.slots)
 
     def _old_slot(self, booked: Booked) -> ClinicSlot:
         return next(slot for slot in booked.slots if self._request.is_away(slot))
