@@ -36,7 +36,6 @@ from fhir_gym.cli import (
     mcp,
     memory,
     publish,
-    replay,
     report,
     rollout,
     serve,
@@ -102,7 +101,7 @@ app.add_typer(tasks.app, name="tasks")
 app.command("rollout")(rollout.rollout)
 app.command("report")(report.report)
 app.command("view")(view.view)
-app.command("replay")(replay.replay)
+app.command("replay")(view.replay)
 app.command("evaluate")(suites.evaluate)
 app.add_typer(suites.app, name="suites")
 app.add_typer(suites.submission, name="submission")

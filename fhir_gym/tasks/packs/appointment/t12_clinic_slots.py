@@ -88,7 +88,7 @@ class UrgentSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Place
         self, rng: random.Random, today: date, groups: Sequence[Sequence[str]]
     ) -> Callable[[], Iterable[SlotDraft]]:
         days = [today + timedelta(days=number) for number in range(1, 6)]
-        return lambda: scattered(rng, days, groups, 9, 5)
+        return lambda: scattered(rng, days, groups, free=9, taken=5)
 
 
 class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[PlaceRequest]):
@@ -247,7 +247,7 @@ class FollowUpSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Pla
     ) -> Callable[[], Iterable[SlotDraft]]:
         ahead = rng.randrange(6, 80)
         days = [today + timedelta(days=ahead + number) for number in range(14)]
-        return lambda: scattered(rng, days, groups, 9, 6, 0.25)
+        return lambda: scattered(rng, days, groups, free=9, taken=6, edges=0.25)
 
     @override
     def prompt_values(self, p: OpenSlotsParams[PlaceRequest], world: World) -> dict[str, str]:
@@ -324,7 +324,7 @@ class WeekdayMornings(FindOpenSlots[MorningRequest]):
         coming = (clinic.today + timedelta(days=number) for number in range(1, 7 * _WEEKS + 1))
         days = [day for day in coming if day.weekday() in weekdays]
         groups = [request.matching for request in place_requests(clinic)]
-        return self.slot_scene(ids, world, clinic, lambda: scattered(rng, days, groups, 14, 6))
+        return self.slot_scene(ids, world, clinic, lambda: scattered(rng, days, groups, free=14, taken=6))
 
     @override
     def requests(self, clinic: Clinic) -> Iterator[MorningRequest]:

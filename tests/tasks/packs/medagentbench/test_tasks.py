@@ -20,7 +20,7 @@ from fhir_gym.tasks.packs.medagentbench.internist_task import ItemsAnswer, numbe
 from fhir_gym.tasks.packs.medagentbench.lab_task import LabTask
 from fhir_gym.tasks.packs.medagentbench.labs import DAY, GLU, MG, VOID_STATUSES, counted_results
 from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
-from fhir_gym.tasks.packs.medagentbench.t05_magnesium_replacement import grams
+from fhir_gym.tasks.packs.medagentbench.t04_t05_magnesium import grams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import milliequivalents
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import is_due, year_before
 from tests.soundness.checking import unnoticed

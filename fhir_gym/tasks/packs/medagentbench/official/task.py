@@ -52,10 +52,8 @@ from fhir_gym.tasks.packs.medagentbench.official.verdict import Transcript, judg
 from fhir_gym.tasks.packs.medagentbench.t01_find_patient import FindPatient, FindPatientParams
 from fhir_gym.tasks.packs.medagentbench.t02_age import Age, AgeParams, age_on
 from fhir_gym.tasks.packs.medagentbench.t03_blood_pressure import BloodPressure, BloodPressureParams
-from fhir_gym.tasks.packs.medagentbench.t04_magnesium import Magnesium
-from fhir_gym.tasks.packs.medagentbench.t05_magnesium_replacement import MagnesiumReplacement
-from fhir_gym.tasks.packs.medagentbench.t06_average_glucose import AverageGlucose
-from fhir_gym.tasks.packs.medagentbench.t07_glucose import Glucose
+from fhir_gym.tasks.packs.medagentbench.t04_t05_magnesium import Magnesium, MagnesiumReplacement
+from fhir_gym.tasks.packs.medagentbench.t06_t07_glucose import AverageGlucose, Glucose
 from fhir_gym.tasks.packs.medagentbench.t08_referral import Referral, ReferralParams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import PotassiumReplacement
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import HemoglobinA1c
