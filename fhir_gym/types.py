@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "objects_in"]
+__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "objects_in", "only_object"]
 
 Json = Any
 """Any value that `json.loads` can return."""
@@ -32,3 +32,8 @@ def as_list(value: Json) -> list[Any]:
 def objects_in(value: Json) -> list[dict[str, Any]]:
     """Return the JSON objects in an array; none for another value."""
     return [item for item in as_list(value) if isinstance(item, dict)]
+
+
+def only_object(value: Json) -> dict[str, Any]:
+    """Return the only item of a JSON array if it is an object; otherwise an empty object."""
+    return as_object(value[0]) if isinstance(value, list) and len(value) == 1 else {}

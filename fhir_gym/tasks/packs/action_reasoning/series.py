@@ -17,6 +17,7 @@ import orjson
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, LabDefinition
 from fhir_gym.types import Json, Resource
 
@@ -232,11 +233,6 @@ class LabHistory:
         if text not in self._moments:
             self._moments[text] = parse_instant(text).astimezone(UTC)
         return self._moments[text]
-
-
-def full_years(birth: date, today: date) -> int:
-    """Return the age in full years of a person on a day."""
-    return today.year - birth.year - ((today.month, today.day) < (birth.month, birth.day))
 
 
 def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult], list[str]]:

@@ -45,11 +45,6 @@ def child_object(holder: Json, name: str) -> Resource:
     return as_object(as_object(holder).get(name))
 
 
-def only(items: Json) -> Resource:
-    """Return the only object of a list; an empty object if the list has more or fewer items."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
-
-
 def is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:
     """Return whether a JSON value is a number that differs from the expected number by at most the tolerance."""
     number = isinstance(actual, int | float) and not isinstance(actual, bool)

@@ -36,7 +36,7 @@ from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.patient_records import coded_in, other_values
 from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, only_object
 
 NEW = "new-"
 """Beginning of the ids of orders that earlier requests lead to."""
@@ -287,17 +287,12 @@ def _drug(order: Resource) -> Json:
 
 def _is_dose(instructions: Json, dose: int) -> bool:
     """Whether a dosage instruction contains exactly this dose in milligrams."""
-    quantity = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
+    quantity = only_object(only_object(instructions).get("doseAndRate")).get("doseQuantity")
     if not isinstance(quantity, dict) or "comparator" in quantity:
         return False
     value, units = quantity.get("value"), [quantity[name] for name in ("unit", "code") if name in quantity]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and value == dose and bool(units) and all(unit == "mg" for unit in units)
-
-
-def _only(items: Json) -> Resource:
-    """Return the only object of a list; an empty object if the list has more or fewer items."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
 
 
 class OrderJudge(PatientJudge[T, Q], Generic[T, Q]):

@@ -33,6 +33,7 @@ from fhir_gym.tasks import (
     Verdict,
 )
 from fhir_gym.tasks.authoring import Person, instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.medagentbench.internist_task import ENV_ID, ItemsAnswer
 from fhir_gym.tasks.packs.medagentbench.labs import LabParams, Result
@@ -51,7 +52,7 @@ from fhir_gym.tasks.packs.medagentbench.official.solutions import solution
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase, read_cases, read_functions
 from fhir_gym.tasks.packs.medagentbench.official.verdict import Transcript, judge, reference
 from fhir_gym.tasks.packs.medagentbench.t01_find_patient import FindPatient, FindPatientParams
-from fhir_gym.tasks.packs.medagentbench.t02_age import Age, AgeParams, age_on
+from fhir_gym.tasks.packs.medagentbench.t02_age import Age, AgeParams
 from fhir_gym.tasks.packs.medagentbench.t03_blood_pressure import BloodPressure, BloodPressureParams
 from fhir_gym.tasks.packs.medagentbench.t04_t05_magnesium import Magnesium, MagnesiumReplacement
 from fhir_gym.tasks.packs.medagentbench.t06_t07_glucose import AverageGlucose, Glucose
@@ -116,7 +117,7 @@ def _person(case: OfficialCase, records: OfficialRecords) -> Params:
 
 
 def _age(case: OfficialCase, records: OfficialRecords) -> Params:
-    age = age_on(TODAY, records.birth_date(case.eval_MRN))
+    age = full_years(records.birth_date(case.eval_MRN), TODAY)
     return AgeParams(today=TODAY.isoformat(), mrn=_mrn(case), age=age)
 
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import has_coding, same_moment
 from fhir_gym.tasks.packs.shift.kind import (
@@ -116,7 +117,7 @@ def is_new_and_critical(
     test = CRITICAL_TESTS[TEST_OF[code]].test
     if mistake == UNITS_IGNORED and code == test.other.code:
         code = test.main.code
-    child = mistake != AGE_IGNORED and age_on(born, result.issued) < int(values[CHILD_AGE])
+    child = mistake != AGE_IGNORED and full_years(born, date.fromisoformat(result.issued[:10])) < int(values[CHILD_AGE])
     return is_critical(values, code, Decimal(result.value), child)
 
 
@@ -148,12 +149,6 @@ def notice_of(result: LabResult, roles: Iterable[Resource], values: Mapping[str,
         "owner": {"reference": owner},
         "restriction": {"period": {"end": end}},
     }
-
-
-def age_on(born: date, moment: str) -> int:
-    """Return the age in years on the day of a moment."""
-    day = date.fromisoformat(moment[:10])
-    return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
 
 
 def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
