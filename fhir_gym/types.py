@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Literal
 
-__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "objects_in", "only_object"]
+__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "json_object", "objects_in", "only_object"]
 
 Json = Any
 """Any value that `json.loads` can return."""
@@ -22,6 +23,15 @@ Phrasing = int | Literal["brief"]
 def as_object(value: Json) -> dict[str, Any]:
     """Return a JSON object as it is, and an empty one for another value."""
     return value if isinstance(value, dict) else {}
+
+
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None for another text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def as_list(value: Json) -> list[Any]:

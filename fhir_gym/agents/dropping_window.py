@@ -23,7 +23,7 @@ from fhir_gym.agents.context_window import (
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import ArgumentError, UnknownNameError
 from fhir_gym.printable import encodable, one_line
-from fhir_gym.types import as_object
+from fhir_gym.types import as_object, json_object
 
 _MAX_ARGUMENT = 200
 """Maximum number of characters of an argument that a shortened tool call keeps."""
@@ -60,11 +60,8 @@ def _contained(body: str) -> Iterator[str]:
     if body.startswith(_LOCATION):
         yield _name(body.removeprefix(_LOCATION))
         return
-    try:
-        document: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(document, dict):
+    document = json_object(body)
+    if document is None:
         return
     entries = document.get("entry")
     if isinstance(entries, list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
 from fhir_gym.fhir.interactions.operations import CHANGE_META
 from fhir_gym.fhir.messages import WRITES, Effect, Interaction, Request, Response
 from fhir_gym.fhir.routes import attempted
-from fhir_gym.types import Json, Resource, as_list, as_object
+from fhir_gym.types import Json, Resource, as_list, as_object, json_object
 
 _PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/([^/?]+))?$")
 
@@ -58,7 +57,8 @@ def answers(request: Request, response: Response) -> list[WriteAnswer]:
         return [_answer(response.status, place)]
     if response.status != 200:
         return []
-    told = (as_object(entry.get("response")) for entry in map(as_object, as_list(_parsed(response).get("entry"))))
+    entries = as_list((json_object(response.body) or {}).get("entry"))
+    told = (as_object(as_object(entry).get("response")) for entry in entries)
     return [_answer(_status(resource.get("status")), str(resource.get("location", ""))) for resource in told]
 
 
@@ -177,11 +177,3 @@ def _effect(changed: Sequence[ResourceStates]) -> Effect:
 def _status(text: Json) -> int:
     number = str(text)[:3]
     return int(number) if number.isascii() and number.isdecimal() else 0
-
-
-def _parsed(response: Response) -> Resource:
-    """Parse the resource in a response; empty if there is none."""
-    try:
-        return as_object(json.loads(response.body))
-    except (ValueError, RecursionError):
-        return {}

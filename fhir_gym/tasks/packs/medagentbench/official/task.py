@@ -59,7 +59,7 @@ from fhir_gym.tasks.packs.medagentbench.t06_t07_glucose import AverageGlucose, G
 from fhir_gym.tasks.packs.medagentbench.t08_referral import Referral, ReferralParams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import PotassiumReplacement
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import HemoglobinA1c
-from fhir_gym.types import Json, Phrasing, Resource, as_list, as_object
+from fhir_gym.types import Json, Phrasing, Resource, as_list, as_object, json_object
 
 OURS: Mapping[str, Task[Any]] = {
     "task1": FindPatient(),
@@ -456,7 +456,7 @@ def _sent(requests: Iterable[LoggedRequest]) -> Iterator[tuple[tuple[str, str], 
     """Yield the target (type and id) and the body of each write, in order."""
     for request in requests:
         written = [done for done in request.response.done if _sends_a_resource(done)]
-        body = _parsed(request.request.body) if written else None
+        body = json_object(request.request.body) if written else None
         for done in written:
             yield (done.resource_type, done.id), body if done.entry is None else _resource(body, done.entry)
 
@@ -470,10 +470,3 @@ def _sends_a_resource(done: Interaction) -> bool:
 def _resource(bundle: Json, entry: int) -> Json:
     listed = as_list(as_object(bundle).get("entry"))[entry : entry + 1]
     return as_object(listed[0]).get("resource") if listed else None
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
