@@ -21,7 +21,8 @@ from fhir_gym.agents.context_window import (
     shorten,
 )
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import ArgumentError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError
 from fhir_gym.printable import encodable, one_line
 from fhir_gym.types import as_object, json_object
 
@@ -134,8 +135,7 @@ def make_window(
         UnknownNameError: The policy does not exist.
         ArgumentError: A limit is not positive, or the policy needs the size of the context window.
     """
-    if policy not in get_args(ContextPolicy):
-        raise UnknownNameError("context_policy", policy, get_args(ContextPolicy))
+    require_name("context_policy", policy, get_args(ContextPolicy))
     if policy == "stop":
         return ContextWindow(context_tokens, reply_tokens, observation_chars)
     if context_tokens is None:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import orjson
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.core.dates import full_years
@@ -158,8 +159,7 @@ class LabHistory:
         Raises:
             UnknownNameError: The test does not exist.
         """
-        if lab not in LABS:
-            raise UnknownNameError("lab", lab, LABS)
+        require_name("lab", lab, LABS)
         with self._lock:
             if lab not in self._series:
                 self._series[lab] = MappingProxyType(dict(self._read(LABS[lab])))
