@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fhir_gym.errors import ArgumentError, UnknownNameError
-from fhir_gym.types import BRIEF, Phrasing
+from fhir_gym.types import BRIEF, PARAPHRASE, Phrasing
 
 __all__ = ["parse_phrasing", "require_name", "require_path", "require_phrasing_type", "require_url", "require_whole"]
 
@@ -45,12 +45,14 @@ def require_phrasing_type(name: str, value: Any) -> Phrasing:
     """Return `value` as a `Phrasing`.
 
     Raises:
-        ArgumentError: The value is neither a whole number nor `BRIEF`.
+        ArgumentError: The value is neither a whole number nor `BRIEF` nor `PARAPHRASE`.
     """
     if isinstance(value, str):
         if value == BRIEF:
             return BRIEF
-        raise ArgumentError(f"{name} must be a whole number or {BRIEF!r}, not {value!r}")
+        if value == PARAPHRASE:
+            return PARAPHRASE
+        raise ArgumentError(f"{name} must be a whole number, {BRIEF!r} or {PARAPHRASE!r}, not {value!r}")
     return require_whole(name, value)
 
 
@@ -58,7 +60,7 @@ def parse_phrasing(text: str | None) -> Phrasing | None:
     """Return the phrasing that a text such as ``"0"`` or ``"brief"`` names; None for None.
 
     Raises:
-        ArgumentError: The text is neither a number nor `BRIEF`.
+        ArgumentError: The text is neither a number nor `BRIEF` nor `PARAPHRASE`.
     """
     if text is None:
         return None

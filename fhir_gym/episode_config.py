@@ -64,7 +64,8 @@ class EpisodeConfig:
         fhir_credentials: Headers and certificate authority for the running server; see `fhir_gym.fhir.Credentials`.
         base_url: Base URL of the embedded server in prompts and links. Other programs that use the server need another
             one than the default.
-        phrasing: Index of the prompt wording to use, or ``brief``; None for the wording that each variation draws.
+        phrasing: Index of the prompt wording to use, ``brief``, or ``paraphrase`` for each variation's own paraphrase;
+            None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the limit of the task or its pack.

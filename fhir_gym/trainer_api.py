@@ -22,7 +22,7 @@ from fhir_gym.rollouts import BudgetTracker, EpisodeSpec, Rollout, RunPlan, plan
 from fhir_gym.rollouts.episode_runner import attempt_episode
 from fhir_gym.tasks import DEFAULT_SPLIT, get_pack
 from fhir_gym.tasks.core.variation import variation_cache
-from fhir_gym.types import BRIEF, Phrasing
+from fhir_gym.types import Phrasing
 
 __all__ = ["EpisodeRow", "aplay", "play", "read_row", "rollout_metrics", "rows", "shared_world", "to_dataset"]
 
@@ -44,7 +44,8 @@ class EpisodeRow(TypedDict):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt wording, or ``brief``; None for the wording that the variation has drawn.
+        phrasing: Index of the prompt wording, ``brief`` or ``paraphrase``; None for the wording that the variation has
+            drawn.
         split: Name of the split that the row belongs to.
     """
 
@@ -98,7 +99,8 @@ def rows(
         tasks: Keys of tasks, or one key; None for all tasks of the pack.
         split: ``train``, ``test`` or ``heldout_tasks``. None admits all variations; such rows are refused in training.
         variations: Numbers, also as text such as ``"0-99"``; None for all variations of the split.
-        phrasings: Indexes of the prompt wordings, or ``brief``; None stands for the wording that each variation drew.
+        phrasings: Indexes of the prompt wordings, ``brief`` or ``paraphrase``; None stands for the wording that each
+            variation drew.
         as_dataset: Whether to return a `datasets.Dataset` instead of a list.
         settings: Fields of `EpisodeConfig` that choose tasks, such as ``level``, ``dials`` and ``world``.
 
@@ -143,7 +145,7 @@ def to_dataset(episode_rows: Sequence[Mapping[str, Any]]) -> Any:
     """
     with missing_extra("a dataset needs the package datasets: pip install datasets"):
         datasets = import_module("datasets")
-    if any(row["phrasing"] == BRIEF for row in episode_rows):  # a column has one type
+    if any(isinstance(row["phrasing"], str) for row in episode_rows):  # a column has one type
         episode_rows = [
             {**row, "phrasing": None if row["phrasing"] is None else str(row["phrasing"])} for row in episode_rows
         ]

@@ -5,7 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Literal
 
-__all__ = ["BRIEF", "Json", "Phrasing", "Resource", "as_list", "as_object", "json_object", "objects_in", "only_object"]
+__all__ = [
+    "BRIEF",
+    "PARAPHRASE",
+    "Json",
+    "Phrasing",
+    "Resource",
+    "Wording",
+    "as_list",
+    "as_object",
+    "json_object",
+    "objects_in",
+    "only_object",
+]
 
 Json = Any
 """Any value that `json.loads` can return."""
@@ -16,8 +28,14 @@ Resource = dict[str, Any]
 BRIEF: Final = "brief"
 """Name of the phrasing that asks for a task in one sentence."""
 
-Phrasing = int | Literal["brief"]
+PARAPHRASE: Final = "paraphrase"
+"""Name of the phrasing that gives each variation one of the task's paraphrases."""
+
+Wording = int | Literal["brief"]
 """A wording of a task's prompt: the index of a numbered wording, or `BRIEF`."""
+
+Phrasing = Wording | Literal["paraphrase"]
+"""The choice of a wording: a `Wording` for all variations, or `PARAPHRASE`."""
 
 
 def as_object(value: Json) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fhir_gym import evaluation, worlds
 from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig, run_experiment
-from fhir_gym.tasks import EXPERIMENTS
 from fhir_gym.testing import ChatServer, StudyModel
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+EXPERIMENTS = tuple(f"experiment-{number}" for number in (1, 2, 3, 4))
 FIGURES = ("success", "tool_calls")
 TASKS = ("01", "02a", "04a", "06a", "08a", "11a", "12b", "14a", "16a", "20", "22")
 WORLD = "hospital-small"

@@ -67,8 +67,9 @@ OwnWorldOption = Annotated[
 PhrasingOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N|brief",
-        help="Number of the prompt's wording, or brief for one sentence; default: each variation has its own.",
+        metavar="N|brief|paraphrase",
+        help="Number of the prompt's wording; brief: one sentence; paraphrase: a paraphrase for each variation. "
+        "Default: each variation draws one of the prompts.",
     ),
 ]
 

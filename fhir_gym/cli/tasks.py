@@ -59,6 +59,7 @@ def list_(
             "prohibited_tools": list(task.prohibited_tools),
             "phrasings": len(task.prompts),
             "brief": task.brief is not None,
+            "paraphrases": len(task.wordings) - len(task.prompts),
             "held_out": task.key in tasks.get_pack(pack).held_out,
         }
         for pack in chosen

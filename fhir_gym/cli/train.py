@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fhir_gym.cli._console import note, progress
+from fhir_gym.cli._console import note, progress, table
 from fhir_gym.cli._options import names
 
 if TYPE_CHECKING:
     from fhir_gym.reflexion import MemoryTrainingConfig
+    from fhir_gym.training.tuner import ModelConfig
 
 _HEAVY = {
     "sb3": ("fhir_gym.training.sb3_run",),
@@ -39,6 +40,9 @@ OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder of the run: checkpoints, metrics, model and report.")
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; it replaces the seed in the config.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print tasks, episodes and an estimate of the memory; train nothing.")
+]
 
 
 @app.command("sb3")
@@ -51,30 +55,30 @@ def sb3(config: ConfigOption, out: OutOption, seed: SeedOption = None) -> None:
 
 
 @app.command("sft")
-def sft(config: ConfigOption, out: OutOption, seed: SeedOption = None) -> None:
+def sft(config: ConfigOption, out: OutOption, seed: SeedOption = None, dry_run: DryRunOption = False) -> None:
     """Fine-tune a language model on successful episodes (extras local and train).
 
     Example: fhir-gym train sft --config sft.toml --out runs/sft
     """
-    _train("sft", config, out, seed)
+    _train("sft", config, out, seed, dry_run)
 
 
 @app.command("expert")
-def expert(config: ConfigOption, out: OutOption, seed: SeedOption = None) -> None:
+def expert(config: ConfigOption, out: OutOption, seed: SeedOption = None, dry_run: DryRunOption = False) -> None:
     """Improve a language model by expert iteration: fine-tune it on its own successes (extras local and train).
 
     Example: fhir-gym train expert --config expert.toml --out runs/expert
     """
-    _train("expert", config, out, seed)
+    _train("expert", config, out, seed, dry_run)
 
 
 @app.command("grpo")
-def grpo(config: ConfigOption, out: OutOption, seed: SeedOption = None) -> None:
+def grpo(config: ConfigOption, out: OutOption, seed: SeedOption = None, dry_run: DryRunOption = False) -> None:
     """Train a language model by reinforcement learning with TRL's GRPO (extras local and train).
 
     Example: fhir-gym train grpo --config grpo.toml --out runs/grpo
     """
-    _train("grpo", config, out, seed)
+    _train("grpo", config, out, seed, dry_run)
 
 
 @app.command("memory")
@@ -150,8 +154,8 @@ def report(
     note(f"report written to {write_report(folders, out)}")
 
 
-def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
-    """Run a recipe, and show how far it is."""
+def _train(recipe: str, config: Path, out: Path, seed: int | None, dry_run: bool = False) -> None:
+    """Run a recipe, and show how far it is; in a dry run, only say what it would need."""
     from fhir_gym.training.config import load_config
 
     module = import_module(f"fhir_gym.training.{recipe}")
@@ -160,9 +164,29 @@ def _train(recipe: str, config: Path, out: Path, seed: int | None) -> None:
     changes = {} if seed is None else {"seed": seed}
     settings = load_config(config, kind, **changes)
     _import(_HEAVY[recipe])
+    if dry_run:
+        _print_needs(settings)
+        return
     with _interruptible(f"{out} keeps the checkpoints"), progress(f"Training ({recipe})", lines=True) as update:
         train(settings, out, progress=update)
     note(f"report written to {out / 'report.md'}")
+
+
+def _print_needs(settings: ModelConfig) -> None:
+    from fhir_gym.training.memory_estimate import memory_estimate
+
+    rows = [
+        (
+            "training tasks",
+            ", ".join(f"{name.env_id.rpartition('/')[2]}/{name.task}" for name in settings.train_tasks()),
+        ),
+        ("training variations of a task", len(settings.train_variations)),
+        ("episodes of an evaluation", len(settings.train_tasks()) * len(settings.test_variations)),
+    ]
+    needs = memory_estimate(settings)
+    gigabytes = [*needs.items(), ("together", sum(needs.values()))]
+    rows += [(f"memory: {purpose}", f"{size / 1e9:.2f} GB") for purpose, size in gigabytes]
+    table(["what", "how much"], rows)
 
 
 def _import(names: Iterable[str]) -> None:

@@ -24,10 +24,10 @@ from fhir_gym.reflexion import ModelSettings
 from fhir_gym.rollouts import TaskRecord
 from fhir_gym.specification import Specification
 from fhir_gym.tasks import GRADINGS, Experiment, Grading, Part, experiment_packs, get_experiment, get_task, task_keys
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing, Wording
 
-EpisodeName = tuple[str, str, int, int]
-"""Env id, task key, variation and phrasing."""
+EpisodeName = tuple[str, str, int, Wording]
+"""Env id, task key, variation and wording."""
 
 STUDY_CONFIGURATIONS = tuple(
     name for name, configuration in CONFIGURATIONS.items() if configuration.protocol == "tools"
@@ -152,10 +152,8 @@ class ExperimentConfig:
         return tuple(key for key in part.keys(env_id) if not self.tasks or key in self.tasks)
 
     def episodes(self, part: Part) -> Iterator[EpisodeName]:
-        """Yield the episodes of the training or test part, each once."""
-        for env_id in self.packs:
-            for key in self.keys(part, env_id):
-                yield from ((env_id, key, variation, part.phrasing) for variation in part.variations)
+        """Return the episodes of the training or test part, each once."""
+        return (episode for episode in part.episodes(self.packs) if not self.tasks or episode[1] in self.tasks)
 
     def _require_training_settings(self) -> None:
         try:
@@ -195,14 +193,14 @@ class PartRecord(_Data):
     Attributes:
         tasks: Keys of the tasks by env id.
         variations: Numbers of the variations of each task.
-        phrasing: Index of the prompt.
+        phrasing: Index of the prompt, or ``paraphrase``.
         episodes: Number of episodes.
         hash: Hash of all episodes with their parameters, prompts and start states.
     """
 
     tasks: dict[str, tuple[str, ...]]
     variations: tuple[int, ...]
-    phrasing: int
+    phrasing: Phrasing
     episodes: int
     hash: str
 

@@ -185,7 +185,6 @@ class _ExperimentRun:
             "specification": name == "spec",
             "env_ids": config.packs,
             "tasks": config.tasks,
-            "phrasing": config.definition.train.phrasing,
             "max_steps": config.max_steps,
             "seed": config.seed,
             "concurrency": self.concurrency,

@@ -33,7 +33,8 @@ def training_rows(
         env_id: The pack.
         tasks: Keys of the tasks; None for all.
         variations: Numbers of training variations, also as text such as ``"0-199"``.
-        phrasings: Indexes of the prompt wordings, or ``brief``; None for the wording that each variation has drawn.
+        phrasings: Indexes of the prompt wordings, ``brief`` or ``paraphrase``; None for the wording that each variation
+            has drawn.
         shape: ``environment_factory`` or ``rollout_func``.
         system: System prompt of ``environment_factory``, instead of the default.
 

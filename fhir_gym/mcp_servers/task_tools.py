@@ -31,7 +31,7 @@ from fhir_gym.rollouts import EpisodeSpec, Rollout, read_rollouts
 from fhir_gym.rollouts.recorder import EpisodeRecorder
 from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks.core.splits import split_of
-from fhir_gym.types import BRIEF, Json
+from fhir_gym.types import BRIEF, PARAPHRASE, Json
 
 Feedback = Literal["explained", "checks", "none"]
 """What `finish` tells the client.
@@ -281,8 +281,8 @@ def _start_schema(env_ids: tuple[str, ...]) -> dict[str, Any]:
             "task": {"type": "string", "description": "Key of the task in its environment, such as 01."},
             "variation": {"type": "integer", "description": "Number of the variation, from 0."},
             "phrasing": {
-                "anyOf": [{"type": "integer"}, {"const": BRIEF}],
-                "description": "Number of the prompt's wording, or brief; default: the variation's.",
+                "anyOf": [{"type": "integer"}, {"enum": [BRIEF, PARAPHRASE]}],
+                "description": "Number of the prompt's wording, brief or paraphrase; default: the variation's.",
             },
         },
         ("env_id", "task", "variation"),

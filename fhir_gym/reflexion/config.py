@@ -88,7 +88,7 @@ class TrainingEpisode(_Settings):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the training variation.
-        phrasing: Index of the prompt, or ``brief``; None for the prompt that the variation draws.
+        phrasing: Index of the prompt, ``brief`` or ``paraphrase``; None for the prompt that the variation draws.
     """
 
     env_id: str
@@ -109,7 +109,7 @@ class MemoryTrainingConfig(_Settings):
         env_ids: The packs.
         tasks: Keys of the tasks; empty for all tasks of the packs.
         variations: Training variations of each task; below 1000.
-        phrasing: Index of the prompt, or ``brief``; None for the prompt that each variation draws.
+        phrasing: Index of the prompt, ``brief`` or ``paraphrase``; None for the prompt that each variation draws.
         trials: Maximum number of trials of each variation; a success ends them.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
         seed: Seed of the episodes.
@@ -132,7 +132,7 @@ class MemoryTrainingConfig(_Settings):
     env_ids: tuple[str, ...] = Field(default=("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"), min_length=1)
     tasks: tuple[str, ...] = ()
     variations: str = "0-1"
-    phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = 0
+    phrasing: Annotated[int, Field(ge=0)] | Literal["brief", "paraphrase"] | None = 0
     trials: int = Field(default=2, ge=1, le=10)
     max_steps: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 31)

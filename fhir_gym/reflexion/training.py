@@ -128,7 +128,7 @@ def public_texts(env_ids: Iterable[str]) -> Iterator[str]:
     """Yield the fixed parts of the prompts of all tasks of packs."""
     for env_id in env_ids:
         for task in task_set(env_id).values():
-            yield from (*task.prompts, task.brief or "", task.answer_instructions)
+            yield from (*task.wordings, task.brief or "", task.answer_instructions)
 
 
 def _outcome(rollout: Rollout) -> Json:
@@ -216,7 +216,7 @@ def train_memory(
     config: MemoryTrainingConfig,
     out: str | Path,
     *,
-    episodes: Iterable[tuple[str, str, int, int | None]] | None = None,
+    episodes: Iterable[tuple[str, str, int, Phrasing | None]] | None = None,
     agent: Agent | ConcurrentAgent | None = None,
     progress: Progress = no_progress,
     budget: BudgetTracker | None = None,
@@ -270,7 +270,7 @@ def train_memory(
         return memory
 
 
-def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[TrainingEpisode]:
+def _checked(episodes: Iterable[tuple[str, str, int, Phrasing | None]]) -> list[TrainingEpisode]:
     """Return the training episodes without duplicates.
 
     Raises:

@@ -18,7 +18,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.rollout_files import completed
 from fhir_gym.tasks import available_tasks
-from fhir_gym.types import Json, Phrasing
+from fhir_gym.types import PARAPHRASE, Json, Phrasing
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
 
@@ -79,6 +79,7 @@ class RunPlan:
     def includes(self, rollout: Rollout, agent: Agent | ConcurrentAgent, world: World) -> bool:
         """Whether a rollout is a result of this plan with an agent in a world; see `completed`."""
         config, task = self.config, rollout.task
+        phrasing = self.config_of(task.key, task.variation).phrasing
         own = None if config.task_file else config.task_set().get(task.key)  # tasks of a file have no own limit
         return (
             rollout.env_id == config.env_id
@@ -86,7 +87,8 @@ class RunPlan:
             and (rollout.grading, rollout.reward_rule) == (config.grading, config.reward)
             and rollout.observations == config.observations
             and rollout.max_steps == (config.step_limit if own is None else config.step_limit_of(own))
-            and self.config_of(task.key, task.variation).phrasing in (None, task.phrasing)
+            and (own.wording_of(task.variation, phrasing) if own and phrasing == PARAPHRASE else phrasing)
+            in (None, task.phrasing)
             and rollout.world.hash == world.manifest.content_hash
             and rollout.agent.name == agent.name
             and _as_recorded(rollout.agent.settings) == _as_recorded(agent.settings)

@@ -14,7 +14,7 @@ from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, 
 from fhir_gym.agents.dropping_window import short_form
 from fhir_gym.observations import Observations
 from fhir_gym.tasks import Task, Variation, Verdict, get_pack
-from fhir_gym.types import Json, Phrasing
+from fhir_gym.types import Json, Wording
 
 SCHEMA_VERSION = 4
 """Version of the record format. A record has the lowest version that can express it; see `schema_version_of`."""
@@ -45,7 +45,7 @@ class TaskRecord(_Record):
     key: str
     variation: int
     split: str
-    phrasing: Phrasing
+    phrasing: Wording
     hash: str
     title: str = ""
     category: str = ""

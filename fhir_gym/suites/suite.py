@@ -29,7 +29,7 @@ class SuiteEpisode(NamedTuple):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt wording, or ``brief``.
+        phrasing: Index of the prompt wording, ``brief`` or ``paraphrase``.
     """
 
     env_id: str

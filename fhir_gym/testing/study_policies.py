@@ -18,6 +18,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse, Params, Task, get_task
 from fhir_gym.testing.servers import ScriptedReply
+from fhir_gym.types import Wording
 
 Call = tuple[str, dict[str, Any]]
 """Name and arguments of a call of a tool that looks something up."""
@@ -92,13 +93,13 @@ class StudyModel:
 
     Args:
         worlds: The world of each pack, by env id.
-        episodes: Env id, task, variation and phrasing of each episode.
+        episodes: Env id, task, variation and wording of each episode.
 
     Raises:
         FhirGymError: Two episodes have the same prompt but different parameters.
     """
 
-    def __init__(self, worlds: Mapping[str, World], episodes: Iterable[tuple[str, str, int, int]]) -> None:
+    def __init__(self, worlds: Mapping[str, World], episodes: Iterable[tuple[str, str, int, Wording]]) -> None:
         self._known: dict[str, _KnownEpisode] = {}
         for env_id, key, number, phrasing in episodes:
             task = get_task(env_id, key)

@@ -13,6 +13,7 @@ from fhir_gym.agents.transformer import Transformer
 from fhir_gym.errors import InfraError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, read_rollouts, run_plan, write_rollouts
 from fhir_gym.tasks import get_pack
+from fhir_gym.training.changed_variations import blind_pack, mirrored_pack
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.run_folder import RunFolder
@@ -21,6 +22,16 @@ from fhir_gym.types import Phrasing
 
 Progress = Callable[[int, int, str], None]
 """Show the progress of a recipe: steps done, all steps, a short text."""
+
+_CHANGED_PACKS = {"mirrored": mirrored_pack, "blind": blind_pack}
+"""The evaluations on changed variations, and how their packs are made."""
+_SHOWN = {
+    "test": "test variations",
+    "held_out": "held-out tasks",
+    "phrasing": "held-out wording",
+    "mirrored": "mirrored variations",
+    "blind": "prompts of other variations",
+}
 
 
 def no_progress(done: int, total: int, text: str) -> None:
@@ -105,11 +116,16 @@ def _in_order(path: Path, env_id: str, specs: Sequence[EpisodeSpec]) -> list[Rol
 
 
 def evaluation_names(config: ModelConfig, step: int, last: int) -> list[str]:
-    """Return the names of the evaluations after a step; what is held out is evaluated at the start and at the end."""
+    """Return the names of the evaluations after a step.
+
+    What is held out is evaluated at the start and at the end, changed variations at the end.
+    """
     names = ["test"]
     if step in (0, last):
         names += ["held_out"] if config.held_out_tasks() else []
         names += ["phrasing"] if config.held_out_phrasing is not None else []
+    if step == last and config.audit:
+        names += list(_CHANGED_PACKS)
     return names
 
 
@@ -142,7 +158,7 @@ def evaluate(
         model: The model.
         step: Number of training steps done.
         name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks, ``"phrasing"`` for the training
-            tasks in the held-out wording.
+            tasks in the held-out wording, ``"mirrored"`` and ``"blind"`` for their changed variations.
         protocol: ``text`` or ``tools``.
         progress: Called with a short text after each episode.
 
@@ -150,10 +166,11 @@ def evaluate(
         InfraError: No episode has a verdict.
     """
     tasks = config.held_out_tasks() if name == "held_out" else config.train_tasks()
+    if name in _CHANGED_PACKS:
+        tasks = [task._replace(env_id=_CHANGED_PACKS[name](task.env_id)) for task in tasks]
     episodes = [(task, EpisodeSpec(task.task, k, 0)) for task in tasks for k in config.test_variations]
     # The fingerprint tells apart the same step of two trainings: before a kill and after it.
     path = folder.path / "rollouts" / f"{name}-{step:06d}-{model.fingerprint()}.jsonl"
-    shown = {"test": "test variations", "held_out": "held-out tasks", "phrasing": "held-out wording"}[name]
     rollouts = roll_out(
         config,
         make_agent(config, model, protocol=protocol),
@@ -161,7 +178,7 @@ def evaluate(
         path,
         seed=0,
         phrasing=config.held_out_phrasing if name == "phrasing" else None,
-        on_rollout=lambda done: progress(f"{shown}: {done} of {len(episodes)}"),
+        on_rollout=lambda done: progress(f"{_SHOWN[name]}: {done} of {len(episodes)}"),
     )
     require_graded(rollouts)
     evaluation = Evaluation.from_rollouts(rollouts)

@@ -13,12 +13,12 @@ from pydantic import Field
 import fhir_gym
 from fhir_gym.errors import TrainingError, missing_extra, pip_install
 from fhir_gym.tasks import find_task, task_set
+from fhir_gym.training.changed_variations import mirrored_pack
 from fhir_gym.training.config import TaskName, TrainingConfig
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, EpisodeChoice, other_phrasings
 from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
 from fhir_gym.training.policy_rollouts import Progress, no_progress
-from fhir_gym.training.reordered_variations import mirrored_pack
 from fhir_gym.types import Phrasing
 
 Algorithm = Literal["maskable_ppo", "ppo", "dqn"]
@@ -44,8 +44,8 @@ class Sb3Config(TrainingConfig):
         paced: Whether training episodes have fewer distractors while their task seldom succeeds.
         prepared: Number of start states to keep in memory (about 100 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
-        held_out_phrasing: Index of a phrasing, or ``brief``, that is never trained on and is evaluated separately; None
-            to train on all numbered phrasings. The evaluation ``test`` keeps the phrasing that each variation has
+        held_out_phrasing: Index of a phrasing, ``brief`` or ``paraphrase``, that is never trained on and is evaluated
+            separately; None to train on all prompts. The evaluation ``test`` keeps the phrasing that each variation has
             drawn, so it has episodes with a held-out index too.
         rollout_steps: Number of steps of each environment between updates (PPO).
         batch_size: Number of steps in a minibatch.
@@ -70,7 +70,7 @@ class Sb3Config(TrainingConfig):
     paced: bool = True
     prepared: int = Field(default=20_000, ge=0)
     curriculum: CurriculumRule = "failure"
-    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief", "paraphrase"] | None = None
     rollout_steps: int = Field(default=128, ge=1)
     batch_size: int = Field(default=512, ge=2)
     epochs: int = Field(default=4, ge=1)

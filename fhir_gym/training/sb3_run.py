@@ -135,6 +135,8 @@ def run(config: Sb3Config, out: Path, progress: Progress) -> None:
         vec = _make_vec_env(config, templates, checkpoint)
         try:
             model = _make_model(config, vec, checkpoint)
+            if checkpoint is None and config.evaluate_every:
+                tester.test(model)
             recorder = _Recorder(config, folder, tester, progress)
             remaining = config.steps - model.num_timesteps
             if remaining > 0:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout
 
+MOST_NODES = 1_024
+"""Number of tokens of the largest tree; a larger one would need several gigabytes in an update."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:

@@ -36,9 +36,12 @@ class ModelConfig(TrainingConfig):
         dtype: Data type of the computation.
         system: System prompt that replaces the default; an empty text for no system prompt.
         action_format: Whether the prompt explains how to write actions.
-        phrasing: Index of the prompt wording, or ``brief``; None for the wording that each variation draws.
+        phrasing: Index of the prompt wording, ``brief`` or ``paraphrase``; None for the wording that each variation
+            draws.
         held_out_phrasing: A wording that training never uses, in which the test variations are evaluated separately at
             the start and at the end; None for no such evaluation. It needs `phrasing`, except in GRPO.
+        audit: Whether the last evaluation also plays mirrored variations (order, ids and times reversed) and blind ones
+            (with another variation's prompt); see `fhir_gym.training.changed_variations`.
         observations: ``"http"`` or ``"compact"``; see `fhir_gym.observations`.
         lora_rank: Rank of the LoRA adapters; 0 to train all weights.
         learning_rate: Learning rate after the warm-up.
@@ -60,8 +63,9 @@ class ModelConfig(TrainingConfig):
     dtype: Literal["float32", "bfloat16"] = "float32"
     system: str | None = None
     action_format: bool = True
-    phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
-    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
+    phrasing: Annotated[int, Field(ge=0)] | Literal["brief", "paraphrase"] | None = None
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief", "paraphrase"] | None = None
+    audit: bool = False
     observations: Observations = "http"
     lora_rank: int = Field(default=0, ge=0)
     learning_rate: float = Field(default=1e-4, gt=0)

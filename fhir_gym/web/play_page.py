@@ -29,7 +29,7 @@ from fhir_gym.printable import JSON_ESCAPES
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
-from fhir_gym.types import Resource
+from fhir_gym.types import BRIEF, PARAPHRASE, Resource
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_page import ReferenceLinks, episode_side
 from fhir_gym.web.episode_replay import play_gold, trace_episode
@@ -104,7 +104,9 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
         pack=pack,
         tasks=tasks or {},
         phrasings=max((len(task.prompts) for task in (tasks or {}).values()), default=0),
-        with_brief=any(task.brief is not None for task in (tasks or {}).values()),
+        named_phrasings=[
+            name for name in (BRIEF, PARAPHRASE) if any(task.has_phrasing(name) for task in (tasks or {}).values())
+        ],
         gradings=[grading for grading in GRADINGS if any(grading in task.gradings for task in (tasks or {}).values())],
         worlds=context.worlds.names(),
         chosen=chosen,

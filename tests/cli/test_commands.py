@@ -12,6 +12,7 @@ import pytest
 from fhir_gym import read_rollouts, task_keys
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.tasks import EXPERIMENTS
 from tests.cli.conftest import Cli
 from tests.worlds.serving import Watched, served
 from tests.worlds.strict_server import strict_server
@@ -217,9 +218,9 @@ def test_tasks_probe_without_scikit_learn(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_experiment_list(cli: Cli) -> None:
     found = json.loads(cli("experiment", "list", "--json").out)
-    assert [load["name"] for load in found] == [f"experiment-{n}" for n in (1, 2, 3, 4)]
-    assert [len(load["test"]) for load in found] == [43, 129, 129, 66]
-    assert [len(load["train"]) for load in found] == [43, 86, 86, 42]
+    assert [load["name"] for load in found] == list(EXPERIMENTS)
+    assert [len(load["test"]) for load in found] == [43, 129, 129, 66, 129, 66]
+    assert [len(load["train"]) for load in found] == [43, 86, 86, 42, 86, 42]
     assert found[3]["test"][0] == {"env": ENV, "task": "03", "variation": 1_000, "phrasing": 2}
     assert "Tasks that were not in training" in cli("experiment", "list").out
 

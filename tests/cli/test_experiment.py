@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("openai")
 
 from fhir_gym.fhir import World
+from fhir_gym.tasks import EXPERIMENTS
 from fhir_gym.testing import ChatServer
 from tests.experiments.study import study_model
 
@@ -68,4 +69,4 @@ def test_mistakes_give_one_line(cli: Any, argv: tuple[str, ...], code: int, mess
 
 def test_experiments_are_listed_with_their_sizes(cli: Any) -> None:
     listed = cli("experiment", "list").out
-    assert [line.split()[0] for line in listed.splitlines()[1:]] == [f"experiment-{number}" for number in (1, 2, 3, 4)]
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == list(EXPERIMENTS)

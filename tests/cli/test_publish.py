@@ -73,7 +73,7 @@ def test_equal_folders_are_equal_byte_for_byte_and_are_kept(tmp_path: Path) -> N
     [
         (("openenv", "FHIRAgent/Appointmnt-v0", "--out", "fhir"), "did you mean 'FHIRAgent/Appointment-v0'?"),
         (("openenv", APPOINTMENT, "--level", "2", "--out", "fhir"), "has no levels, not level 2"),
-        (("openenv", SHIFT, "--phrasing", "brief", "--out", "fhir"), "no brief phrasing"),
+        (("openenv", SHIFT, "--phrasing", "brief", "--out", "fhir"), "but not 'brief'"),
         (("verifiers", SHIFT, "--dial", "hours=1", "--out", "fhir"), "hours"),
         (("verifiers", APPOINTMENT, "--out", "My Tasks"), "use small letters, digits and -, not 'My Tasks'"),
     ],

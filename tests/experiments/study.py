@@ -7,6 +7,7 @@ from typing import Any
 
 from fhir_gym.errors import ArgumentError
 from fhir_gym.experiments import ExperimentConfig
+from fhir_gym.experiments.manifest import EpisodeName
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import read_rollouts
 from fhir_gym.tasks import EXPERIMENTS
@@ -14,8 +15,8 @@ from fhir_gym.testing import ChatServer, StudyModel
 
 
 def study_model(world: World, **choice: Any) -> StudyModel:
-    """Return a simulated model that knows the episodes of all four experiments with some tasks of some packs."""
-    known: dict[tuple[str, str, int, int], None] = {}
+    """Return a simulated model that knows the episodes of all experiments with some tasks of some packs."""
+    known: dict[EpisodeName, None] = {}
     for name in EXPERIMENTS:
         try:
             config = ExperimentConfig(name, "scripted", ("baseline",), **choice)

@@ -23,7 +23,14 @@ def test_the_study_has_five_configurations() -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "train", "test"),
-    [("experiment-1", 43, 43), ("experiment-2", 86, 129), ("experiment-3", 86, 129), ("experiment-4", 42, 66)],
+    [
+        ("experiment-1", 43, 43),
+        ("experiment-2", 86, 129),
+        ("experiment-3", 86, 129),
+        ("experiment-4", 42, 66),
+        ("experiment-3-v2", 86, 129),
+        ("experiment-4-v2", 42, 66),
+    ],
 )
 def test_experiments_have_the_sizes_of_the_study(experiment: str, train: int, test: int) -> None:
     experiment_config = config(experiment)
@@ -61,6 +68,10 @@ def test_tasks_and_packs_can_be_chosen() -> None:
         ({"training_settings": {"temperature": "hot"}}, "invalid: temperature: Input should be a valid number"),
         ({"embedder": "word2vec"}, "unknown embedder 'word2vec'"),
         ({"experiment": "experiment-4", "env_ids": (MEDAGENTBENCH,)}, "no test episodes with FHIRAgent/MedAgentBench"),
+        (
+            {"experiment": "experiment-3-v2", "env_ids": (MEDAGENTBENCH,)},
+            "task 01 has phrasings 0 to 2, 'brief', but not 'paraphrase'",
+        ),
         ({"experiment": "experiment-4", "tasks": ("01",)}, "no test episodes with the tasks 01 .it tests held-out"),
     ],
 )

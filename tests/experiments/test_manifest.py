@@ -13,13 +13,16 @@ from fhir_gym.errors import ExperimentError, FhirGymError
 from fhir_gym.experiments import ExperimentConfig, Manifest, require_manifest
 from fhir_gym.experiments.folder import ExperimentFolder
 from fhir_gym.fhir import World
+from fhir_gym.tasks import get_task
+from fhir_gym.tasks.core.variation import variation_cache
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
 
 def manifest(world: World, *names: str, **choice: Any) -> Manifest:
     base: dict[str, Any] = {"base_url": "http://user:pw@here:8000/v1", "tasks": ("01",), "env_ids": (ENV_ID,)}
-    return Manifest.of(ExperimentConfig("experiment-2", "m", names or ("baseline",), **base | choice), {ENV_ID: world})
+    experiment = choice.pop("experiment", "experiment-2")
+    return Manifest.of(ExperimentConfig(experiment, "m", names or ("baseline",), **base | choice), {ENV_ID: world})
 
 
 def test_a_manifest_says_what_is_needed_to_repeat_the_experiment(hospital: World, tmp_path: Path) -> None:
@@ -54,6 +57,23 @@ def test_a_manifest_says_what_is_needed_to_repeat_the_experiment(hospital: World
 def test_hashes_cover_the_episodes(hospital: World) -> None:
     hash_of_01, same, other = (manifest(hospital, tasks=(key,)).test.hash for key in ("01", "01", "02a"))
     assert hash_of_01 == same != other
+
+
+def test_hashes_cover_the_paraphrases(hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = manifest(hospital, experiment="experiment-3-v2")
+    assert (
+        first.test.phrasing == "paraphrase"
+        and first.test.hash != manifest(hospital, experiment="experiment-3").test.hash
+    )
+    task = get_task(ENV_ID, "01")
+    changed = tmp_path / "paraphrases.toml"
+    content = json.dumps([f"{text} Thank you." for text in task.paraphrases.test])
+    changed.write_text(f"[01]\ntrain = {json.dumps(task.paraphrases.train)}\ntest = {content}\n", "utf-8")
+    monkeypatch.setattr(task, "paraphrase_file", changed)
+    variation_cache.clear()
+    second = manifest(hospital, experiment="experiment-3-v2")
+    variation_cache.clear()
+    assert [text.split(" ")[0] for text in first.differences(second)] == ["test.hash"]
 
 
 def test_configurations_and_hosts_may_be_added(hospital: World, tmp_path: Path) -> None:

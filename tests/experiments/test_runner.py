@@ -20,9 +20,12 @@ from fhir_gym.errors import EndpointError, ExperimentError
 from fhir_gym.experiments import ExperimentConfig, ModelPrices, experiment_status, run_experiment
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Prices, read_rollouts
+from fhir_gym.rollouts.timeline import replay
+from fhir_gym.tasks import get_task
 from fhir_gym.testing import ChatServer, ScriptedReply, StudyModel
 from tests.experiments.study import config_of, results, study_model
 
+ENV_ID = "FHIRAgent/Appointment-v0"
 KEYS = ("02a", "11a")
 
 
@@ -52,6 +55,38 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
     )
     assert experiment.missing == experiment.errors == 0
     assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+def test_each_variation_of_a_second_version_has_its_own_paraphrase(hospital: World, tmp_path: Path) -> None:
+    task = get_task(ENV_ID, "11a")
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        config = config_of(server, "experiment-4-v2", ("baseline",), tasks=KEYS, repeats=2)
+        experiment = run_experiment(config, tmp_path)
+        paid = len(server.requests)
+        assert run_experiment(config, tmp_path) == experiment and len(server.requests) == paid
+    assert experiment.missing == experiment.errors == 0
+    rollouts = list(read_rollouts(tmp_path / "rollouts/baseline.jsonl"))
+    wordings = {(rollout.task.variation, rollout.task.phrasing) for rollout in rollouts}
+    assert len({wording for _, wording in wordings}) == len(wordings) == 3
+    for rollout in rollouts:
+        wording = task.wording_of(rollout.task.variation, "paraphrase")
+        assert rollout.task.phrasing == wording and task.wordings[int(wording)] in task.paraphrases.test
+        assert replay(rollout, hospital).verdict == rollout.verdict
+
+
+@pytest.mark.slow
+def test_a_memory_is_trained_on_the_training_paraphrases(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS[:1])) as server:
+        config = config_of(server, "experiment-3-v2", ("memory",), tasks=KEYS[:1], repeats=1)
+        experiment = run_experiment(config, tmp_path)
+    task = get_task(ENV_ID, KEYS[0])
+    assert experiment.memories[0].trained and experiment.missing == experiment.errors == 0
+    learnt, tested = (
+        {task.wordings[int(rollout.task.phrasing)] for path in paths for rollout in read_rollouts(path)}
+        for paths in ((tmp_path / "memory").rglob("trial-*.jsonl"), (tmp_path / "rollouts").glob("*.jsonl"))
+    )
+    assert len(learnt) == 2 and learnt <= set(task.paraphrases.train)
+    assert len(tested) == 3 and tested <= set(task.paraphrases.test)
 
 
 class FinishesAtOnce:

@@ -136,7 +136,7 @@ def test_a_repeated_finish_returns_the_same_verdict(tools: TaskTools) -> None:
         ({"variation": True}, "must have the type integer"),
         ({"variation": None}, "the argument 'variation' is missing"),
         ({"phrasing": 99}, "phrasing"),
-        ({"phrasing": "short"}, "phrasing must be a whole number or 'brief', not 'short'"),
+        ({"phrasing": "short"}, "phrasing must be a whole number, 'brief' or 'paraphrase', not 'short'"),
         ({"phrasing": [0]}, "phrasing must be a whole number, not [0]"),
         ({"grading": "light"}, "unknown argument 'grading'"),
     ],

@@ -10,17 +10,18 @@ import pytest
 
 from fhir_gym.tasks.core import registry
 from fhir_gym.training import report
-from fhir_gym.training.reordered_variations import mirrored_pack
+from fhir_gym.training.changed_variations import blind_pack, mirrored_pack
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _no_packs_left() -> Iterator[None]:
-    """Unregister the mirrored packs, so that other tests of this process see the shipped packs only."""
+    """Unregister the changed packs, so that other tests of this process see the shipped packs only."""
     yield
     for known in (gymnasium.registry, registry._registered):
-        for env_id in [mirrored for mirrored in known if "Mirrored" in mirrored]:
+        for env_id in [changed for changed in known if "Mirrored" in changed or "Blind" in changed]:
             del known[env_id]
     mirrored_pack.cache_clear()
+    blind_pack.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -118,7 +118,7 @@ def test_groups_without_variance_are_drawn_again_and_teach_nothing(tiny: str, tm
 
 def test_the_metrics_of_a_step(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
-    monkeypatch.setattr(groups, "_MOST_NODES", 1_000_000)
+    monkeypatch.setattr(groups, "MOST_NODES", 1_000_000)
     config = make_config(tiny, shape="groups", steps=2, evaluate_start=False, evaluate_every=0, lora_rank=4)
     train_grpo(config, tmp_path / "run")
     first, second = read_run(tmp_path / "run").metrics()

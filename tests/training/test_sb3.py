@@ -72,6 +72,12 @@ def test_environments_run_in_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_the_curve_starts_with_the_untrained_policy(tmp_path: Path) -> None:
+    train_sb3(small(evaluate_every=128), tmp_path)
+    assert [step for step, _ in read_run(tmp_path).evaluations()] == [0, 128, 256]
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None:
     train_sb3(small(tasks=("01", "02a", "02b"), held_out=("02b",), held_out_phrasing=0), tmp_path)
     run = read_run(tmp_path)

@@ -205,6 +205,18 @@ def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_an_audit_plays_changed_variations_at_the_end(tiny: str, folder: Path) -> None:
+    train_sft(config(tiny, steps=2, evaluate_every=1, audit=True), folder)
+    record = read_run(folder)
+    assert [(name, step) for name in record.evaluation_names() for step, _ in record.evaluations(name)][-2:] == [
+        ("mirrored", 2),
+        ("blind", 2),
+    ]
+    (_, blind), *_ = record.evaluations("blind")
+    assert {task.env_id for task in blind.tasks} == {"FHIRAgent/AppointmentBlind-v0"}
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_packs_without_a_held_out_task_have_no_such_evaluation(tiny: str, folder: Path) -> None:
     train_sft(config(tiny, steps=1, tasks=("02a",), held_out="pack"), folder)
     assert read_run(folder).evaluation_names() == ["test"]

@@ -17,7 +17,7 @@ from fhir_gym.agents.memory.embedders import Embedder, EmbedderRecord, HashedEmb
 from fhir_gym.arguments import require_whole
 from fhir_gym.errors import MemoryFileError
 from fhir_gym.files import write_file
-from fhir_gym.types import Json, Phrasing
+from fhir_gym.types import Json, Wording
 
 Operation = Literal["search", "read", "create", "update", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
@@ -68,7 +68,7 @@ class Provenance(_Data):
     env_id: str
     task: str
     variation: int
-    phrasing: Phrasing
+    phrasing: Wording
     trial: int
     success: bool
 

@@ -55,7 +55,7 @@ class FHIRState(State):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt's wording, or ``brief``.
+        phrasing: Index of the prompt's wording, ``brief`` or ``paraphrase``.
     """
 
     env_id: str | None = None

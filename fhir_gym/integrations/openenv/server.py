@@ -74,7 +74,8 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
                 draw from.
             task: Key of a task.
             variation: Number of the task's variation, which must belong to the split; None to draw it.
-            phrasing: Index of the prompt's wording, or ``brief``; None for the wording that each variation draws.
+            phrasing: Index of the prompt's wording, ``brief`` or ``paraphrase``; None for the wording that each
+                variation draws.
             **unknown: Refused.
 
         Raises:

@@ -19,7 +19,7 @@ from fhir_gym.printable import markdown_text
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.tasks import Verdict, get_task
 from fhir_gym.tasks.core.docstrings import sections, summary
-from fhir_gym.types import Json, Phrasing
+from fhir_gym.types import Json, Wording
 
 MAX_CHARS = 40_000
 """Default of the maximum number of characters of a question."""
@@ -205,7 +205,7 @@ class VerdictReview(BaseModel):
     task: str
     title: str
     variation: int
-    phrasing: Phrasing
+    phrasing: Wording
     repeat: int
     agent: str
     success: bool

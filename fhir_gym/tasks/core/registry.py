@@ -109,6 +109,7 @@ class Pack:
         title: Subject of the tasks, as a short phrase.
         package: Name of a package with task modules.
         tasks: Further task classes.
+        paraphrases: TOML file with the paraphrases of prompts, for the phrasing ``paraphrase``; None if there are none.
         world: Name of the default world.
         max_steps: Default step limit: the number of actions after which an episode is truncated.
         modelled_on: The published benchmark that the tasks are modelled on.
@@ -130,6 +131,7 @@ class Pack:
     title: str = ""
     package: str = ""
     tasks: tuple[type[Task[Any]], ...] = ()
+    paraphrases: Path | None = None
     world: str = "hospital-small"
     max_steps: int = 15
     modelled_on: str = ""
@@ -288,7 +290,7 @@ def _add(registered: _Registered, task: Task[Any]) -> None:
     _require_task(task, env_id)
     if task.key in tasks and type(tasks[task.key]) is not type(task):
         raise TaskError(f"{env_id} already has a task {task.key!r}")
-    task.pack = env_id
+    task.pack, task.paraphrase_file = env_id, registered.pack.paraphrases
     tasks[task.key] = task
 
 

@@ -109,7 +109,7 @@ def require_phrasing(tasks: Mapping[str, Task[Any]], keys: Sequence[str], phrasi
     """Check that every task has a prompt in the phrasing `phrasing`.
 
     Raises:
-        ArgumentError: The phrasing is neither a whole number nor ``brief``.
+        ArgumentError: The phrasing is neither a whole number nor ``brief`` nor ``paraphrase``.
         ArgumentError: A task does not have this phrasing.
     """
     if phrasing is None:

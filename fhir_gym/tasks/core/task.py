@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
@@ -19,6 +20,7 @@ from fhir_gym.fhir.messages import Response
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.ids import UpdateTimes, seeded_random
 from fhir_gym.tasks.core.params import Params, SceneParams
+from fhir_gym.tasks.core.paraphrases import NO_PARAPHRASES, Paraphrases, read_paraphrases
 from fhir_gym.tasks.core.splits import require_variation, split_of
 from fhir_gym.tasks.core.turn_protocol import Simulation, TurnProtocol
 from fhir_gym.tasks.core.variation import (
@@ -33,7 +35,7 @@ from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.counterfactuals import may_be_like
 from fhir_gym.tasks.grading.end_state import FinishedEpisode
 from fhir_gym.tasks.grading.verdict import Verdict
-from fhir_gym.types import BRIEF, Json, Phrasing, Resource
+from fhir_gym.types import BRIEF, PARAPHRASE, Json, Phrasing, Resource, Wording
 
 _SEPARATOR, _EQUALS = "+", "="
 
@@ -237,6 +239,7 @@ class Task(ABC, Generic[P]):
             changes are left out.
         gradings: Gradings that the task supports; only tasks from a benchmark's own file support ``official``.
         pack: Env id of the pack that the task is registered in; empty before registration.
+        paraphrase_file: The pack's file of paraphrases; None if the pack has none.
     """
 
     key: ClassVar[str]
@@ -266,6 +269,7 @@ class Task(ABC, Generic[P]):
     judges_changes: ClassVar[bool] = False
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
+    paraphrase_file: Path | None = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """Check the required attributes of a subclass.
@@ -427,8 +431,8 @@ class Task(ABC, Generic[P]):
         Args:
             k: Number of the variation, from 0 to 1999; see `fhir_gym.tasks.SPLITS`.
             world: The world.
-            phrasing: Index of the prompt to use, or ``brief``; None for the prompt that the variation draws. The
-                phrasing affects only the prompt.
+            phrasing: Index of the wording to use, ``brief``, or ``paraphrase`` for the variation's own paraphrase; None
+                for the prompt that the variation draws. The phrasing affects only the prompt.
 
         Raises:
             ArgumentError: There is no such variation or phrasing.
@@ -436,8 +440,7 @@ class Task(ABC, Generic[P]):
         require_variation(k)
         key = (self, k, world.manifest.content_hash, world.now)
         drawn = variation_cache.get(key, lambda: self.draw_variation(k, world))
-        used = drawn.phrasing if phrasing is None else phrasing
-        self.require_phrasing(used)
+        used = drawn.phrasing if phrasing is None else self.wording_of(k, phrasing)
         params = drawn.params
         if used not in drawn.prompts:
             drawn.prompts[used] = (
@@ -469,7 +472,7 @@ class Task(ABC, Generic[P]):
 
     def prompt(self, p: P, world: World, phrasing: int) -> str:
         """Return the whole prompt: the present time, the request in one wording, and the answer instructions."""
-        ask = self.prompts[phrasing].format_map(self.prompt_values(p, world))
+        ask = self.wordings[phrasing].format_map(self.prompt_values(p, world))
         return f"Present: {moment_in_words(world.now)}.\n\n{ask}\n\n{self.answer_instructions}"
 
     def brief_prompt(self, p: P, world: World) -> str:
@@ -477,9 +480,33 @@ class Task(ABC, Generic[P]):
         ask = (self.brief or "").format_map(self.prompt_values(p, world))
         return f"Present: {moment_in_words(world.now)}.\n\n{ask}"
 
+    @property
+    def paraphrases(self) -> Paraphrases:
+        """The further wordings of the request that the phrasing ``paraphrase`` uses; both lists may be empty."""
+        all_paraphrases = {} if self.paraphrase_file is None else read_paraphrases(self.paraphrase_file)
+        return all_paraphrases.get(self.key, NO_PARAPHRASES)
+
+    @property
+    def wordings(self) -> tuple[str, ...]:
+        """All numbered wordings: `prompts`, then the paraphrases for training, then those for testing."""
+        return (*self.prompts, *self.paraphrases.train, *self.paraphrases.test)
+
+    def wording_of(self, k: int, phrasing: Phrasing) -> Wording:
+        """Return the wording that a phrasing means for variation `k`.
+
+        Raises:
+            ArgumentError: The task does not have the phrasing.
+        """
+        self.require_phrasing(phrasing)
+        if phrasing == PARAPHRASE:
+            return len(self.prompts) + self.paraphrases.place(k, self.key)
+        return phrasing
+
     def has_phrasing(self, phrasing: Phrasing) -> bool:
         """Whether the task has a prompt in a phrasing."""
-        return self.brief is not None if phrasing == BRIEF else phrasing in range(len(self.prompts))
+        if isinstance(phrasing, str):
+            return self.brief is not None if phrasing == BRIEF else bool(self.paraphrases.train)
+        return phrasing in range(len(self.wordings))
 
     def require_phrasing(self, phrasing: Phrasing) -> None:
         """Check that the task has a prompt in a phrasing.
@@ -488,6 +515,6 @@ class Task(ABC, Generic[P]):
             ArgumentError: The task does not have the phrasing.
         """
         if not self.has_phrasing(phrasing):
-            brief = "no brief phrasing" if self.brief is None else f"the phrasing {BRIEF!r}"
-            phrasings = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
-            raise ArgumentError(f"task {self.key} has {phrasings}, not {phrasing!r}")
+            names = [f", {name!r}" for name in (BRIEF, PARAPHRASE) if self.has_phrasing(name)]
+            phrasings = f"phrasings 0 to {len(self.wordings) - 1}{''.join(names)}"
+            raise ArgumentError(f"task {self.key} has {phrasings}, but not {phrasing!r}")

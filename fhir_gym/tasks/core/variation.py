@@ -19,7 +19,7 @@ from fhir_gym.fhir.store import Snapshot
 from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes, random_resident, seeded_random
 from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.splits import TrainOrTest
-from fhir_gym.types import Json, Phrasing, Resource
+from fhir_gym.types import Json, Resource, Wording
 
 
 @contextmanager
@@ -179,7 +179,7 @@ class DrawnVariation:
     phrasing: int
     resources: Sequence[Resource]
     next_id: int
-    prompts: dict[Phrasing, str] = field(default_factory=dict)
+    prompts: dict[Wording, str] = field(default_factory=dict)
     idle_checks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reference_requests: int | None = None
 
@@ -302,7 +302,7 @@ class Variation:
     task_key: str
     number: int
     split: TrainOrTest
-    phrasing: Phrasing
+    phrasing: Wording
     params: Params
     prompt: str
     setup: Sequence[Resource]

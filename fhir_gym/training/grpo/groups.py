@@ -15,11 +15,8 @@ from fhir_gym.training.grpo.episodes import OpenConfigs
 from fhir_gym.training.grpo.policy import play_choices, step_seed
 from fhir_gym.training.grpo.run import GrpoRun
 from fhir_gym.training.policy_rollouts import make_agent
-from fhir_gym.training.token_tree import TokenSequence, TokenTree
+from fhir_gym.training.token_tree import MOST_NODES, TokenSequence, TokenTree
 from fhir_gym.training.tuner import Tuner
-
-_MOST_NODES = 1_024
-"""Number of tokens of the largest tree; a larger one would need several gigabytes in an update."""
 
 
 class GroupRun(GrpoRun):
@@ -106,7 +103,7 @@ def _trees(group: Sequence[Rollout]) -> list[TokenTree]:
     rewards = [rollout.reward or 0.0 for rollout in graded]
     mean, deviation = fmean(rewards), pstdev(rewards)
     sequences = [TokenSequence.of(rollout, padding=0) for rollout in graded]
-    return TokenTree.split(sequences, [(reward - mean) / (deviation + 1e-4) for reward in rewards], _MOST_NODES)
+    return TokenTree.split(sequences, [(reward - mean) / (deviation + 1e-4) for reward in rewards], MOST_NODES)
 
 
 def _entropy(groups: Sequence[Sequence[Rollout]]) -> float:

@@ -77,8 +77,8 @@ class FHIRToolEnv:
             env_id: The pack.
             task: Key of the task.
             variation: Number of the variation.
-            phrasing: Index of the prompt wording, also as text, or ``brief``; None for the one that the variation
-                has drawn.
+            phrasing: Index of the prompt wording, also as text, ``brief`` or ``paraphrase``; None for the one that the
+                variation has drawn.
             row: The other columns of the dataset; not used.
 
         Raises:

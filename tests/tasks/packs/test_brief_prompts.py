@@ -15,6 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, get_task, task_keys
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum, other_phrasings
+from fhir_gym.types import Phrasing
 
 PACKS = tuple(f"FHIRAgent/{name}-v0" for name in ("Appointment", "GeneticTesting", "MedAgentBench", "ActionReasoning"))
 CLINIC = PACKS[0]
@@ -96,9 +97,9 @@ def test_an_environment_takes_the_brief_phrasing(hospital: World) -> None:
 @pytest.mark.parametrize(
     ("env_id", "phrasing", "message"),
     [
-        (CLINIC, "short", r"^phrasing must be a whole number or 'brief', not 'short'$"),
-        (CLINIC, 7, r"^task 01 has phrasings 0 to 2 and the phrasing 'brief', not 7$"),
-        ("FHIRAgent/Shift-v0", "brief", r"^task \S+ has phrasings 0 to \d and no brief phrasing, not 'brief'$"),
+        (CLINIC, "short", r"^phrasing must be a whole number, 'brief' or 'paraphrase', not 'short'$"),
+        (CLINIC, 11, r"^task 01 has phrasings 0 to 10, 'brief', 'paraphrase', but not 11$"),
+        ("FHIRAgent/Shift-v0", "brief", r"^task \S+ has phrasings 0 to \d, but not 'brief'$"),
     ],
 )
 def test_a_phrasing_that_does_not_exist_is_refused(env_id: str, phrasing: Any, message: str) -> None:
@@ -108,14 +109,15 @@ def test_a_phrasing_that_does_not_exist_is_refused(env_id: str, phrasing: Any, m
 
 def test_a_task_without_a_brief_text_refuses_the_phrasing(hospital: World) -> None:
     base = type(get_task(CLINIC, "01"))
-    with pytest.raises(ArgumentError, match="no brief phrasing"):
+    with pytest.raises(ArgumentError, match="but not 'brief'"):
         type("Wordy", (base,), {"brief": None})().variation(0, hospital, "brief")
     with pytest.raises(TaskError, match="brief of task class Empty must be a non-empty string or None"):
         type("Empty", (base,), {"brief": ""})
 
 
-def test_training_draws_or_holds_out_the_brief_phrasing() -> None:
+@pytest.mark.parametrize("phrasing", ["brief", "paraphrase"])
+def test_training_draws_or_holds_out_a_named_phrasing(phrasing: Phrasing) -> None:
     name = TaskName(CLINIC, "01")
-    assert other_phrasings([name], "brief") == {name: (0, 1, 2)}
-    curriculum = Curriculum([name], range(10), phrasings={name: ["brief"]})
-    assert curriculum.draw().phrasing == "brief"
+    assert other_phrasings([name], phrasing) == {name: (0, 1, 2)}
+    curriculum = Curriculum([name], range(10), phrasings={name: [phrasing]})
+    assert curriculum.draw().phrasing == phrasing

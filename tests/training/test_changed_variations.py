@@ -6,7 +6,7 @@ from fhir_gym import tasks
 from fhir_gym.episode import Episode
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
-from fhir_gym.training.reordered_variations import mirrored, mirrored_pack
+from fhir_gym.training.changed_variations import blind_pack, mirrored, mirrored_pack
 
 PACKS = ("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0")
 
@@ -45,6 +45,18 @@ def test_the_prompt_and_the_world_stay_the_same(hospital: World) -> None:
         prompt = episode.prompt
     with Episode(mirrored_pack(PACKS[0]), task="02a", variation=1000, world=hospital) as episode:
         assert episode.prompt == prompt
+
+
+@pytest.mark.parametrize("k", (0, 1, 1000))
+def test_what_the_prompt_of_a_blind_variation_asks_for_is_a_failure(hospital: World, k: int) -> None:
+    for key in tasks.task_keys(PACKS[0]):
+        (neighbour,) = run(PACKS[0], "gold", tasks=key, variations=k ^ 1, world=hospital)
+        with Episode(blind_pack(PACKS[0]), task=key, variation=k, world=hospital) as episode:
+            episode.start()
+            assert episode.prompt == neighbour.prompt
+            for turn in neighbour.turns:
+                episode.step(turn.action)
+            assert not episode.verdict().success, key
 
 
 def _ranks(values: list[str]) -> list[int]:

@@ -1,15 +1,17 @@
-"""Variations with reversed surface order, to test whether a trained policy relies on positions, ids or times.
+"""Changed variations, to test whether a trained policy relies on positions, ids or times, or ignores the prompt.
 
 In a mirrored variation, the records of the start state are created in reverse order, the smallest id becomes the
 largest, and the oldest record the newest. Prompt, task and grading stay the same. A policy that reads the records
 succeeds equally often on both; a policy that learned "the first one" does not.
+
+A blind variation has the prompt of another variation of the same task. A policy that does what the prompt says fails.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,7 +23,8 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, Variation
 from fhir_gym.types import Phrasing, Resource
 
-_SUFFIX = "Mirrored"
+_Change = Callable[[Task[Any], int, World, Phrasing | None], Variation]
+"""Draws a changed variation."""
 _WORD = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -56,19 +59,40 @@ def mirrored_pack(env_id: str) -> str:
     Raises:
         UnknownNameError: There is no such pack.
     """
+    return _changed_pack(env_id, "Mirrored", lambda task, *which: mirrored(task.variation(*which)))
+
+
+@cache
+def blind_pack(env_id: str) -> str:
+    """Register a pack whose variations have the prompt of their neighbour: 0 that of 1, 1 that of 0, 2 that of 3.
+
+    Returns:
+        The env id of the new pack (``"FHIRAgent/AppointmentBlind-v0"``).
+
+    Raises:
+        UnknownNameError: There is no such pack.
+    """
+
+    def blind(task: Task[Any], k: int, world: World, phrasing: Phrasing | None) -> Variation:
+        return replace(task.variation(k, world, phrasing), prompt=task.variation(k ^ 1, world, phrasing).prompt)
+
+    return _changed_pack(env_id, "Blind", blind)
+
+
+def _changed_pack(env_id: str, suffix: str, change: _Change) -> str:
     pack = tasks.get_pack(env_id)
     name, version = env_id.rsplit("-", 1)
-    copy = replace(pack, env_id=f"{name}{_SUFFIX}-{version}", package="", tasks=(), task_reader=None)
-    tasks.register(copy, *(_mirrored_task(task) for task in tasks.task_set(env_id).values()))
+    copy = replace(pack, env_id=f"{name}{suffix}-{version}", package="", tasks=(), task_reader=None)
+    tasks.register(copy, *(_changed_task(task, suffix, change) for task in tasks.task_set(env_id).values()))
     return copy.env_id
 
 
-def _mirrored_task(task: Task[Any]) -> Task[Any]:
+def _changed_task(task: Task[Any], suffix: str, change: _Change) -> Task[Any]:
     def variation(self: Task[Any], k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
-        return mirrored(task.variation(k, world, phrasing))
+        return change(task, k, world, phrasing)
 
-    mirrored_task: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()
-    return mirrored_task
+    changed_task: Task[Any] = type(f"{suffix}{type(task).__name__}", (type(task),), {"variation": variation})()
+    return changed_task
 
 
 def _exchanged_ids(setup: Sequence[Resource]) -> dict[str, str]:
