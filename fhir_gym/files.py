@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from os import PathLike
@@ -81,14 +81,15 @@ class FileLock:
         path: The file; it is created if it does not exist.
         wait: Whether to wait while the lock is held elsewhere.
         delete: Whether to delete the file on release. Windows deletes no open file, so the file remains there.
+        folders: Folders to delete on release if they are empty, an inner one before the one that contains it.
 
     Raises:
         BlockingIOError: The lock is held elsewhere, and `wait` is False.
         OSError: The file cannot be opened or locked.
     """
 
-    def __init__(self, path: Path, *, wait: bool = False, delete: bool = False) -> None:
-        self.path, self._delete = path, delete
+    def __init__(self, path: Path, *, wait: bool = False, delete: bool = False, folders: Sequence[Path] = ()) -> None:
+        self.path, self._delete, self._folders = path, delete, folders
         descriptor = _open(path, wait)
         while not _is_at(path, descriptor):  # the last holder deleted the file after it was opened here
             os.close(descriptor)
@@ -103,6 +104,8 @@ class FileLock:
         if self._delete and self._close.alive:
             with suppress(OSError):
                 self.path.unlink()
+                for folder in self._folders:
+                    folder.rmdir()
         self._close()
 
     def __enter__(self) -> Self:
@@ -262,13 +265,14 @@ def lock_folder(folder: Path, error: type[FhirGymError] = FhirGymError) -> FileL
     """Lock a folder, so that only one run uses it at a time.
 
     Args:
-        folder: The folder; it is created if it does not exist.
+        folder: The folder; it is created if it does not exist, and deleted on release if it is still empty then.
         error: Exception to raise if another run uses the folder, or if the folder is not writable.
     """
     path = folder / LOCK
     try:
+        new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(path, delete=True)
+        return FileLock(path, delete=True, folders=new_folders)
     except BlockingIOError:
         raise error(f"{folder} is in use by process {FileLock.holder(path) or 'unknown'}") from None
     except OSError as failure:

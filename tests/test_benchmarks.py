@@ -54,9 +54,10 @@ def test_a_measurement_has_the_machine_unit_and_the_baseline(capsys: pytest.Capt
 def test_gold_episodes_cover_all_tasks() -> None:
     env_id = "FHIRAgent/GeneticTesting-v0"
     with worlds.load("hospital-small") as world:
-        found = gold_episodes(env_id, world, range(3))
-    assert found.keys() == tasks.task_set(env_id).keys()
-    assert all(len(units) == 2 and min(units) > 0 for units in found.values())
+        times = gold_episodes(env_id, world, range(3))
+    assert times.episodes.keys() == tasks.task_set(env_id).keys()
+    assert all(len(units) == 2 and min(units) > 0 for units in times.episodes.values())
+    assert len(times.resets) == len(times.last_steps) == 2 * len(times.episodes) < len(times.steps)
 
 
 def test_the_overhead_of_a_framework_is_measured_at_every_step() -> None:

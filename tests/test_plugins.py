@@ -233,12 +233,16 @@ def test_worlds_by_entry_point(clinic: Path, tmp_path: Path, monkeypatch: pytest
     [
         ("clinic_pack.agents", TaskError, "registers no tasks"),
         ("my_broken", PluginError, "module my_broken cannot be imported: ZeroDivisionError"),
-        ("my_missing", UnknownNameError, "unknown environment or module 'my_missing'"),
+        ("my_missing", UnknownNameError, "unknown environment or module 'my_missing'. Known: FHIR.*Shift-v0$"),
+        ("my_brokn", UnknownNameError, "did you mean 'my_broken'"),
         ("FHIRAgent/Appointments-v0", UnknownNameError, "did you mean 'FHIRAgent/Appointment-v0'"),
         ("my_missing:A/B-v0", UnknownNameError, "unknown module"),
     ],
 )
-def test_entry_points_without_a_pack(clinic: Path, text: str, error: type[Exception], message: str) -> None:
+def test_entry_points_without_a_pack(
+    clinic: Path, text: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clinic)  # similar modules here are suggested, others are not listed
     (clinic / "my_broken.py").write_text("1 / 0\n")
     (clinic / "clinic_pack-1.2.dist-info" / "entry_points.txt").write_text("")
     with pytest.raises(error, match=message):

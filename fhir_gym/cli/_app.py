@@ -81,7 +81,7 @@ def _top(
 
 _PANELS = {
     "Start": ("demo",),
-    "Play and evaluate": ("tasks", "rollout", "report", "view", "replay", "evaluate", "suites", "submission"),
+    "Play and evaluate": ("tasks", "evaluate", "rollout", "report", "view", "replay", "suites", "submission"),
     "Data": ("worlds", "dataset"),
     "Train": ("train", "memory"),
     "Serve and publish": ("serve", "servers", "mcp", "openenv", "publish"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -44,24 +45,58 @@ def note(text: str, *, style: str | None = None) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table in which columns of numbers are right-aligned."""
+    """Print a table in which columns of numbers are right-aligned.
+
+    On a terminal, a table that is too wide continues below with its further columns.
+    """
     columns = [visible(name) for name in columns]
     cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[at]) for row in cells) and bool(cells) for at in range(len(columns))]
+    widths = [max(cell_len(line[at]) for line in [columns, *cells]) for at in range(len(columns))]
     if out.is_terminal:
-        grid = Table(title=title and Text(visible(title)), title_justify="left", header_style="bold")
-        for name, right in zip(columns, numeric, strict=True):
-            grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-        for row in cells:
-            grid.add_row(*map(Text, row))
-        out.print(grid)
+        for part, chosen in enumerate(_parts(widths, numeric, out.width)):
+            text = title and Text(visible(f"{title} (further columns)" if part else title))
+            grid = Table(title=text, title_justify="left", header_style="bold")
+            for at in chosen:
+                grid.add_column(Text(columns[at]), justify="right" if numeric[at] else "left", overflow="fold")
+            for row in cells:
+                grid.add_row(*(Text(row[at]) for at in chosen))
+            out.print(grid)
         return
-    widths = [max(len(line[at]) for line in [columns, *cells]) for at in range(len(columns))]
     if title:
         print_text(title)
     for line in [columns, *cells]:
         pairs = zip(line, widths, numeric, strict=True)
         print_text("  ".join(cell.rjust(wide) if right else cell.ljust(wide) for cell, wide, right in pairs).rstrip())
+
+
+_BORDER = 3
+"""Width of the border and the space around a cell."""
+_FOLDED = 24
+"""Width of a column of texts that is still readable if the texts are folded."""
+
+
+def _parts(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[list[int]]:
+    """Return the columns of each part of a table that is printed in parts which fit into a width.
+
+    There is one part if it fits with folded texts. All parts have the first column, and the second one if it has short
+    texts.
+    """
+    narrow = [wide if number else min(wide, _FOLDED) for wide, number in zip(widths, numeric, strict=True)]
+    if sum(narrow) + _BORDER * len(narrow) < width:
+        return [[*range(len(widths))]]
+    heads = [0]
+    if len(widths) > 1 and not any(numeric[:2]) and widths[1] == narrow[1]:
+        heads.append(1)
+    free = width - 1 - sum(widths[at] + _BORDER for at in heads)
+    parts, left = [[*heads]], free
+    for at in range(len(heads), len(widths)):
+        if widths[at] + _BORDER > left and len(parts[-1]) > len(heads):
+            parts.append([*heads])
+            left = free
+        parts[-1].append(at)
+        left -= widths[at] + _BORDER
+    return parts
 
 
 def fields(pairs: Sequence[tuple[str, object]]) -> None:

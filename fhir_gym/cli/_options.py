@@ -78,6 +78,11 @@ SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
 ]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")]
+ModelOption = Annotated[str | None, typer.Option(help="Name of a model; the agent is then chat.")]
+BaseUrlOption = Annotated[
+    str | None,
+    typer.Option(help="OpenAI-compatible endpoint of the model; default: OPENAI_BASE_URL or OpenAI's endpoint."),
+]
 ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the agent's randomness.")]
 MaxTokensOption = Annotated[
@@ -113,12 +118,21 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Settings of an agent."""
+    """An agent and its settings."""
 
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            help="chat (the default with --model), gold, idle, local, random, scripted, an installed agent, or your "
+            "own as module:Class."
+        ),
+    ] = None
+    model: ModelOption = None
+    base_url: BaseUrlOption = None
     setting: SettingsOption = None
     protocol: Annotated[
         Literal["text", "tools"] | None,
-        typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
+        typer.Option(help="Whether a model acts by text or by tool calls; default: text."),
     ] = None
     configuration: Annotated[
         str | None,
@@ -130,14 +144,31 @@ class AgentOptions:
         ),
     ] = None
 
-    def settings(self, **others: str | None) -> dict[str, Any]:
-        """Return the settings together with those of other options and of the configuration of the agent ``chat``.
+    def name(self, default: str | None = None) -> str:
+        """Return the name of the agent.
+
+        Args:
+            default: The agent if the user names neither an agent nor a model.
+
+        Raises:
+            typer.BadParameter: The user names neither, and there is no default.
+        """
+        if self.agent is not None:
+            return self.agent
+        if self.model is not None:
+            return "chat"
+        if default is None:
+            raise typer.BadParameter("name a model with --model, or another agent with --agent")
+        return default
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of all options together with those of the configuration of the agent ``chat``.
 
         Raises:
             typer.BadParameter: A setting has a wrong form, or it is one that the configuration chooses.
         """
-        others["protocol"] = self.protocol
-        settings = agent_settings(self.setting) | {name: value for name, value in others.items() if value}
+        options = {"model": self.model, "base_url": self.base_url, "protocol": self.protocol}
+        settings = agent_settings(self.setting) | {name: value for name, value in options.items() if value}
         if self.configuration is None:
             return settings
         from fhir_gym.agents import chat_settings

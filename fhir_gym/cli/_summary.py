@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 600
 _MAX_ROWS = 60  # maximum number of rows to print, because a task file may have hundreds of tasks
+_GROUPS = "Success by grading (state: records and answer are right; evidence: the agent also looked them up)"
 _ORDER = {name: str(place) for place, name in enumerate(("query", "action", "easy", "medium", "hard"))}
 """Sort keys of kinds and difficulties, which are not sorted alphabetically."""
 
@@ -116,28 +117,34 @@ class Summary:
         return table_rows
 
     def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return columns and rows of the second table: success for kinds, difficulties and categories by grading."""
+        """Return columns and rows of the second table: success for kinds, difficulties and categories by grading.
+
+        A dimension of which all episodes have the same value has no rows.
+        """
         grouped: dict[tuple[str, int, str], list[Mapping[str, bool]]] = defaultdict(list)
         for episode in self._graded:
             for place, name in enumerate(("", episode.task.task_kind, episode.difficulty, episode.task.category)):
                 grouped[episode.agent, place, name].append(dict(episode.gradings))
         gradings = list(dict.fromkeys(name for episode in self._graded for name, _ in episode.gradings))
+        values = Counter(place for place, _ in {key[1:] for key in grouped})
         rows = []
         for agent, place, name in sorted(grouped, key=lambda key: (*key[:2], _ORDER.get(key[2], key[2]))):
+            if place and values[place] == 1:
+                continue
             episodes = grouped[agent, place, name]
             shares = [_share([episode[grading] for episode in episodes if grading in episode]) for grading in gradings]
             rows.append((agent, ("all", "kind", "difficulty", "category")[place], name, str(len(episodes)), *shares))
         return ("agent", "group", "", "episodes", *gradings), rows
 
-    def print(self) -> None:
-        """Print the tables."""
+    def print(self, *, groups: bool = True) -> None:
+        """Print the tables; the second one, by groups and gradings, only with `groups`."""
         rows = self.rows()
         if len(rows) > _MAX_ROWS:
             print_text(f"{len(rows)} tasks: use `fhir-gym report --by task` to show one row per task")
         elif rows:
             table(("agent", "task", "title", "episodes", "success", "steps", "reward"), rows)
-        if rows:
-            table(*self.groups())
+        if rows and groups:
+            table(*self.groups(), title=_GROUPS)
         if self._spent():
             print_text(", ".join(self._spent()))
         if drops := sum(episode.drops for episode in self._graded):

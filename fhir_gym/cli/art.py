@@ -11,12 +11,13 @@ import typer
 
 from fhir_gym.cli._console import fields, note, out, print_json, print_text, progress, table
 from fhir_gym.cli._options import (
+    AgentOptions,
+    BaseUrlOption,
     ConcurrencyOption,
     JsonOption,
-    SettingsOption,
     WorkersOption,
     WorldOption,
-    agent_settings,
+    with_option_groups,
 )
 from fhir_gym.cli._summary import Summary
 from fhir_gym.errors import FhirGymError
@@ -77,7 +78,7 @@ def generate(
     rephrase_with: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Let this model reword the instructions; facts are checked.")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="URL of the model's OpenAI-compatible endpoint.")] = None,
+    base_url: BaseUrlOption = None,
     review: SheetOption = None,
     review_html: PageOption = None,
     sample: SampleOption = 60,
@@ -178,11 +179,12 @@ def review(
 
 
 @app.command()
+@with_option_groups
 def sweep(
+    *,
     out: Annotated[Path, typer.Option(help="Output file with one JSON line per episode.")] = Path("sweep.jsonl"),
     world: WorldOption = "cohort-mini",
-    agent: Annotated[str, typer.Option(help="Name of an agent, or your own as module:Class; see `rollout`.")] = "gold",
-    setting: SettingsOption = None,
+    options: AgentOptions,
     windows: Annotated[str | None, typer.Option(help="Time windows, such as 12h,24h,36h,48h.")] = None,
     shifts: Annotated[
         str | None, typer.Option(help="Relative shifts of the reference limits, such as -10%,0%,10%.")
@@ -215,7 +217,7 @@ def sweep(
     from fhir_gym.art_curation import sweep as sweeps
 
     settings = (*(sweeps.windows(windows) if windows else ()), *(sweeps.shifts(shifts) if shifts else ()))
-    actor = make_agent(agent, **agent_settings(setting))
+    actor = make_agent(options.name(default="gold"), **options.settings())
     with _opened(world) as opened:
         prepared = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
         if resume:

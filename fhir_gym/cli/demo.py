@@ -45,7 +45,7 @@ def demo(
     with opened:
         summary = _run(opened, records, variations)
     report = rollouts.write_dataset(rollouts.read_rollouts(records), examples, "messages")
-    summary.print()
+    summary.print(groups=False)
     print_text()
     print_text(f"{records}  {summary.seen} episodes with every turn and check")
     print_text(f"{examples}  {report.rows} chats of successful episodes, for fine-tuning")
@@ -56,6 +56,7 @@ def demo(
         if (rollout.agent.name, rollout.task.key) == ("gold", _SHOWN)
     )
     print_transcript(next(shown))
+    note(f"more numbers: fhir-gym report {records}; all episodes in the browser (extra web): fhir-gym view {records}")
 
 
 def _require_own(records: Path, examples: Path) -> None:

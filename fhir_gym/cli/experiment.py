@@ -10,9 +10,11 @@ import typer
 from fhir_gym.cli._console import note, print_json, print_text, progress, table
 from fhir_gym.cli._options import (
     AGENT_SETTINGS,
+    BaseUrlOption,
     ConcurrencyOption,
     JsonOption,
     MaxTokensOption,
+    ModelOption,
     PacksOption,
     PriceOptions,
     SeedOption,
@@ -87,7 +89,7 @@ def list_experiments(as_json: JsonOption = False) -> None:
 def run(
     *,
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment; see `list`.")],
-    model: Annotated[str | None, typer.Option(help="Model to test with the agent chat.")] = None,
+    model: ModelOption = None,
     agent: Annotated[
         str | None,
         typer.Option(
@@ -101,9 +103,7 @@ def run(
             "--config", metavar="NAME", help="Configuration to test; may be repeated. Default: the paper's five."
         ),
     ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="Endpoint of the model; default: OPENAI_BASE_URL or OpenAI's endpoint.")
-    ] = None,
+    base_url: BaseUrlOption = None,
     training_model: Annotated[
         str | None, typer.Option(help="Model of the agent in the memory's training; default: --model.")
     ] = None,

@@ -95,6 +95,7 @@ def _one_format(format: str | None, json: bool, markdown: bool) -> str | None:
 
 def _print(report: Report, format: str, *, brief: bool, full: bool) -> None:
     from fhir_gym import evaluation
+    from fhir_gym.evaluation.text_table import LIGHT
 
     if format == "json":
         print_json(evaluation.plain(report))
@@ -106,11 +107,13 @@ def _print(report: Report, format: str, *, brief: bool, full: bool) -> None:
         return
     tables = evaluation.sections(report)
     groups = [name for name in report.by if not brief or name in ("pack", "class", "task")]
-    shown = tables if full else evaluation.headline(report, groups)
+    shown = tables if full else evaluation.headline(report, groups, brief=True)
     for section in shown:
         table(section.columns, section.rows, title=section.title)
         print_text()
+    if any("light" in section.columns for section in shown):
+        note(LIGHT)
     if len(shown) < len(tables):
-        note(f"--full shows {len(tables)} tables, of which these are the first {len(shown)}")
+        note(f"--full shows {len(tables)} tables with all columns; these are the first {len(shown)}")
     for remark in report.remarks():
         note(remark, style="yellow")

@@ -31,12 +31,6 @@ from fhir_gym.files import require_writable
 def rollout(
     *,
     env_id: EnvArgument,
-    agent: Annotated[
-        str,
-        typer.Option(
-            help="chat, gold, idle, local, random, scripted, an installed agent, or your own as module:Class."
-        ),
-    ] = "gold",
     options: AgentOptions,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     variations: Annotated[
@@ -97,15 +91,15 @@ def rollout(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a file: run only the missing episodes.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Run an agent on episodes, and write a record of each episode.
+    """Run an agent on episodes (by default gold, the reference solution), and write a record of each episode.
 
     After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent gold --tasks 01,02a --variations 0-9 --workers 2
 
-    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --set model=qwen3 --set base_url=http://localhost:8000/v1
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --model qwen3 --base-url http://localhost:8000/v1
 
-    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --config spec --set model=qwen3
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --model qwen3 --config spec
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent random --ray auto --workers 64
     """
@@ -133,15 +127,15 @@ def rollout(
     every = rollouts.plan(
         config, tasks=names(tasks), variations=variations, split=split, repeats=running.repeats, seed=running.seed
     )
-    budget = limits.budget()
-    actor = make_agent(agent, **options.settings())  # after all other checks, because it may load a model
+    budget, name = limits.budget(), options.name(default="gold")
+    actor = make_agent(name, **options.settings())  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     summary = Summary(budget.prices)
     todo = 0
     try:
-        with opened, progress(f"Agent {agent}") as update:
+        with opened, progress(f"Agent {name}") as update:
             plan = replace(every, config=replace(config, world=opened)).supported(opened)
             if left_out := sorted(
                 {episode.task for episode in every.episodes} - {episode.task for episode in plan.episodes}

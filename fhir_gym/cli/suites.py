@@ -24,11 +24,6 @@ def evaluate(
     *,
     suite: Annotated[str, typer.Option(help="Name of a suite; see `suites list`.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the rollouts and the result card.")],
-    model: Annotated[str | None, typer.Option(help="Name of a model; the agent is then chat.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Endpoint of the model. Same as --set base_url=…")] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="An agent other than chat, such as local, gold, or your own as module:Class.")
-    ] = None,
     options: AgentOptions,
     running: RunOptions,
     limits: BudgetOptions,
@@ -49,11 +44,11 @@ def evaluate(
 
     chosen = official.suite(suite)
     budget = limits.budget()
-    actor = make_agent(_agent_name(agent, model), **options.settings(model=model, base_url=base_url))
+    actor = make_agent(options.name(), **options.settings())
     how: dict[str, Any] = {"workers": running.workers, "concurrency": running.concurrency, "budget": budget}
     how |= {"repeats": running.repeats, "seed": running.seed, "prices": budget.prices}
     try:
-        with progress(f"{suite}, agent {_agent_name(agent, model)}") as update:
+        with progress(f"{suite}, agent {options.name()}") as update:
             card = suites.evaluate(chosen, actor, out, date=date, progress=update, **how)
     except KeyboardInterrupt:
         note("interrupted; the same command continues the evaluation")
@@ -63,13 +58,8 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _agent_name(agent: str | None, model: str | None) -> str:
-    if agent is None and model is None:
-        raise typer.BadParameter("name a model with --model, or another agent with --agent")
-    return agent or "chat"
-
-
 def _print(card: Card, out: Path, as_json: bool) -> None:
+    from fhir_gym.evaluation.text_table import LIGHT
     from fhir_gym.suites import results_table
 
     if as_json:
@@ -78,6 +68,8 @@ def _print(card: Card, out: Path, as_json: bool) -> None:
         print_text(f"{card.suite}, hash {card.suite_hash}")
         results = results_table(card)
         table(results.columns, results.rows)
+        if "light" in results.columns:
+            note(LIGHT)
         if card.cost is not None:
             print_text(f"cost {card.cost:.4f}")
     for remark in card.remarks:

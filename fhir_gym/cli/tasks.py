@@ -13,6 +13,7 @@ import typer
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import (
+    BaseUrlOption,
     EnvArgument,
     JsonOption,
     OwnWorldOption,
@@ -331,7 +332,7 @@ def review(
     rollouts: Annotated[list[Path], typer.Argument(metavar="ROLLOUTS", help="Rollout files.")],
     model: Annotated[str, typer.Option(help="Name of the model that reviews.")],
     out: Annotated[Path, typer.Option(help="Folder for the opinions (reviews.jsonl) and the sheet (review.md).")],
-    base_url: Annotated[str | None, typer.Option(help="URL of the model's OpenAI-compatible endpoint.")] = None,
+    base_url: BaseUrlOption = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys, separated by commas (default: all).")] = None,
     outcome: Annotated[Outcome, typer.Option(help="Which verdicts to review.")] = "all",
     temperature: Annotated[

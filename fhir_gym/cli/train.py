@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fhir_gym.cli._console import note, progress, table
-from fhir_gym.cli._options import names
+from fhir_gym.cli._options import BaseUrlOption, names
 
 if TYPE_CHECKING:
     from fhir_gym.reflexion import MemoryTrainingConfig
@@ -88,7 +88,7 @@ def memory(
         Path | None, typer.Option("--config", metavar="FILE.toml", help="All settings; see docs/memory.md.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the agent, the evaluator and the reflector.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="The models' OpenAI-compatible endpoint.")] = None,
+    base_url: BaseUrlOption = None,
     env_ids: Annotated[str | None, typer.Option("--env-ids", help="Env ids, separated by commas.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; default: all.")] = None,
     variations: Annotated[str | None, typer.Option(help="Training variations of each task; default: 0-1.")] = None,

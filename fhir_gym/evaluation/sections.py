@@ -208,17 +208,19 @@ def _by_run(
 _RATES = ("success", "95 %", "SD", "light", "light 95 %", "light SD")
 _MEANS = ("reward", "steps", "requests", "of reference", "invalid", "tokens in", "tokens out")
 _HEADS = ("episodes", *_RATES, *_MEANS)
+_BRIEF_HEADS = frozenset(("episodes", "success", "95 %", "SD", "steps", "invalid"))
 
 _MAX_ROWS = 10
 """Maximum number of rows in a table of mistakes; the JSON output has all rows."""
 
 
-def headline(report: Report, by: Sequence[Dimension]) -> list[Section]:
+def headline(report: Report, by: Sequence[Dimension], *, brief: bool = False) -> list[Section]:
     """Return the first tables of a report: totals, differences of runs, what failed, and groups.
 
     Args:
         report: The report.
         by: Dimensions of the groups. A dimension of which all episodes have the same value has no table.
+        brief: Whether the groups have only the columns that fit on a terminal.
     """
     runs = range(len(report.runs))
     totals = [(run.name, *_cells(report.total(place))) for place, run in enumerate(report.runs)]
@@ -229,7 +231,7 @@ def headline(report: Report, by: Sequence[Dimension]) -> list[Section]:
         _counts(report, "Errors by label", "error", [report.labels(run) for run in runs]),
         _failed(report),
         _counts(report, "Infrastructure errors", "error", [report.infra_errors(run) for run in runs]),
-        *(_by(report, name) for name in by if name != "agent" and len(report.groups(name)) > 1),
+        *(_by(report, name, brief=brief) for name in by if name != "agent" and len(report.groups(name)) > 1),
     ]
     return [section for section in shown if section.rows]
 
@@ -248,14 +250,18 @@ def sections(report: Report) -> list[Section]:
     return [section for section in shown if section.rows]
 
 
-def _by(report: Report, dimension: Dimension) -> Section:
+def _by(report: Report, dimension: Dimension, *, brief: bool) -> Section:
     several = len(report.runs) > 1
+    heads = [head for head in _HEADS if not brief or head in _BRIEF_HEADS]
     rows = []
     for value, every in report.groups(dimension):
         for run, metrics in zip(report.runs, every, strict=True):
             if metrics is not None:
-                rows.append((value, run.name if several else "", *_cells(metrics)))
-    return Section.compact(f"By {dimension}", (dimension, "run", *_HEADS), rows)
+                cells = dict(zip(_HEADS, _cells(metrics), strict=True))
+                if brief and metrics.graded < 2:
+                    cells["95 %"] = ""  # the interval of a single episode says nothing
+                rows.append((value, run.name if several else "", *(cells[head] for head in heads)))
+    return Section.compact(f"By {dimension}", (dimension, "run", *heads), rows)
 
 
 def _cells(metrics: AggregateMetrics) -> tuple[str, ...]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LIGHT = "light: share of episodes whose requested records exist, whatever they contain, in tasks that request records"
+"""What the column "light" of a table means."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:

@@ -13,7 +13,7 @@ from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import EpisodeMetrics, Rate
 from fhir_gym.evaluation.metrics import mean
-from fhir_gym.evaluation.text_table import Section, number, percent, points
+from fhir_gym.evaluation.text_table import LIGHT, Section, number, percent, points
 from fhir_gym.printable import JSON_ESCAPES, markdown_text, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
@@ -319,7 +319,9 @@ def card_markdown(card: Card) -> str:
     if card.remarks:
         parts.append("\n".join(f"> **{markdown_text(remark, _MAX_SETTING)}**  " for remark in card.remarks))
     settings = Section("", ("setting", "value"), tuple(_settings(card)))
-    return "\n\n".join([*parts, _markdown(results_table(card)), _EXPLANATION, _markdown(settings)]) + "\n"
+    results = results_table(card)
+    explanation = f"{_EXPLANATION} The column {LIGHT}." if "light" in results.columns else _EXPLANATION
+    return "\n\n".join([*parts, _markdown(results), explanation, _markdown(settings)]) + "\n"
 
 
 def results_table(card: Card) -> Section:

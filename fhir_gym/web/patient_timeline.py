@@ -13,6 +13,7 @@ from fhir_gym.fhir import FhirSession
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.types import Json, Resource, as_object, objects_in
 from fhir_gym.web.element_text import element_text
+from fhir_gym.web.measurements import ADULT, GeneralRange, explained, general_range
 
 _MOST_OBSERVATIONS = 5_000
 _MOST_EVENTS = 500
@@ -59,6 +60,7 @@ class Event:
         resource_type: The type of the record.
         id: The id of the record.
         title: What the record is about.
+        codes: The codes of the title; an empty text for records without one.
         status: The status; an empty text for records without one.
         records: For an encounter, the number of other records of each type that belong to it.
     """
@@ -67,6 +69,7 @@ class Event:
     resource_type: str
     id: str
     title: str
+    codes: str
     status: str
     records: Mapping[str, int] = field(default_factory=dict)
 
@@ -82,6 +85,7 @@ class Series:
 
     Attributes:
         name: Name of the measurement.
+        meaning: What the name stands for, with codes; an empty text if the record does not say more.
         category: Category of the observations (``Laboratory``).
         query: Search that returns the observations.
         count: Number of values.
@@ -89,12 +93,14 @@ class Series:
         latest: The latest value with its unit.
         latest_date: Date of the latest value.
         reference_range: Text of the latest reference range; an empty text without a range.
+        is_general: Whether the range is the general one of adults, because no record states a range.
         flag: ``below range`` or ``above range`` if the latest value is outside of the range, otherwise an empty text.
         summary: All of the sparkline in words.
         chart: The sparkline; None for measurements without numbers.
     """
 
     name: str
+    meaning: str
     category: str
     query: str
     count: int
@@ -102,6 +108,7 @@ class Series:
     latest: str
     latest_date: str
     reference_range: str
+    is_general: bool
     flag: str
     summary: str
     chart: Sparkline | None
@@ -127,12 +134,14 @@ class _Measurement:
     """Observations of the same measurement with the same unit."""
 
     name: str
+    meaning: str
     category: str
     query: str
     unit: str
     points: list[tuple[datetime, float]] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
     limits: Json = None
+    general: GeneralRange | None = None
 
 
 def patient_timeline(session: FhirSession, patient: str, types: Iterable[str]) -> PatientTimeline:
@@ -158,7 +167,8 @@ def patient_timeline(session: FhirSession, patient: str, types: Iterable[str]) -
     )
     events = [event for several in by_kind.values() for resource in several if (event := _event(resource, visits))]
     events.sort(key=lambda event: (moment(event.date), event.resource_type, event.id), reverse=True)
-    return PatientTimeline(tuple(events), tuple(_series(observations, patient)), left_out)
+    born = moment((session.read("Patient", patient) or {}).get("birthDate"))
+    return PatientTimeline(tuple(events), tuple(_series(observations, patient, born)), left_out)
 
 
 def moment(text: Json) -> datetime | None:
@@ -198,10 +208,16 @@ def _event(resource: Resource, visits: Mapping[str, Counter[str]]) -> Event | No
     if date is None:
         return None
     kind, id = str(resource.get("resourceType")), str(resource.get("id"))
-    title = next((text for name in _TITLES if (text := element_text(resource.get(name)))), "")
+    about = next((name for name in _TITLES if element_text(resource.get(name))), "")
+    title = element_text(resource.get(about))
     status = element_text(resource.get("status") or resource.get("clinicalStatus"))
     records = visits.get(f"Encounter/{id}", Counter()) if kind == "Encounter" else Counter[str]()
-    return Event(date, kind, id, title, status, dict(sorted(records.items())))
+    return Event(date, kind, id, title, _codes(resource.get(about), title), status, dict(sorted(records.items())))
+
+
+def _codes(value: Json, title: str) -> str:
+    """Return the codes of a CodeableConcept, or of the first one of a list."""
+    return explained(_at(value, 0) if isinstance(value, list) else value, title)
 
 
 def _start(value: Json) -> str | None:
@@ -210,18 +226,18 @@ def _start(value: Json) -> str | None:
     return text if isinstance(text, str) and moment(text) else None
 
 
-def _series(observations: list[Resource], patient: str) -> Iterator[Series]:
+def _series(observations: list[Resource], patient: str, born: datetime | None) -> Iterator[Series]:
     measurements: dict[tuple[str, str], _Measurement] = {}
     for observation in reversed(observations):  # the oldest first
         for name, part in _parts(observation):
-            _add(measurements, observation, name, part, patient)
+            _add(measurements, observation, name, part, patient, born)
     for measurement in sorted(
         measurements.values(), key=lambda measurement: (measurement.category, measurement.name, measurement.unit)
     ):
         yield _finished(measurement)
 
 
-def _parts(observation: Resource) -> Iterator[tuple[str, Json]]:
+def _parts(observation: Resource) -> Iterator[tuple[str, Resource]]:
     """Yield the name of each value of an observation and the element that has it: the observation, or a component."""
     name = element_text(observation.get("code")) or "without a code"
     components = observation.get("component")
@@ -233,7 +249,12 @@ def _parts(observation: Resource) -> Iterator[tuple[str, Json]]:
 
 
 def _add(
-    measurements: dict[tuple[str, str], _Measurement], observation: Resource, name: str, part: Json, patient: str
+    measurements: dict[tuple[str, str], _Measurement],
+    observation: Resource,
+    name: str,
+    part: Resource,
+    patient: str,
+    born: datetime | None,
 ) -> None:
     date = next((text for key in _DATES if (text := _start(observation.get(key)))), None)
     time = moment(date)
@@ -246,16 +267,23 @@ def _add(
     query = f"Observation?patient={quote(patient, safe='')}"
     query += f"&code={quote(code, safe='', errors='replace')}" if isinstance(code, str) else ""
     category = element_text(observation.get("category"))
-    measurement = measurements.setdefault((name, unit), _Measurement(name, category, query, unit))
+    meaning = explained(part.get("code"), element_text(part.get("code")))
+    measurement = measurements.setdefault((name, unit), _Measurement(name, meaning, category, query, unit))
     number = _number(_at(quantity, "value"))
     if number is not None:
         measurement.points.append((time, number))
     measurement.texts.append((date, element_text(value) or "no value"))
-    measurement.limits = _at(part, "referenceRange", 0)
+    measurement.limits = _at(part, "referenceRange", 0) or measurement.limits
+    is_adult = born is not None and (time.year - ADULT, time.month, time.day) >= (born.year, born.month, born.day)
+    measurement.general = general_range(part.get("code"), quantity) if is_adult else None
 
 
 def _finished(measurement: _Measurement) -> Series:
     low, high = _number(_at(measurement.limits, "low", "value")), _number(_at(measurement.limits, "high", "value"))
+    reference_range = element_text(measurement.limits)
+    if general := None if reference_range else measurement.general:
+        low, high = general.low, general.high
+        reference_range = f"{low:g} {measurement.unit} to {high:g} {measurement.unit}"
     date, latest = measurement.texts[-1]
     measurement.points.sort(key=lambda point: point[0])
     values = [value for _, value in measurement.points]
@@ -272,13 +300,15 @@ def _finished(measurement: _Measurement) -> Series:
         summary += f", lowest {min(values):g}, highest {max(values):g} {measurement.unit}".rstrip()
     return Series(
         name=measurement.name,
+        meaning=measurement.meaning,
         category=measurement.category,
         query=measurement.query,
         count=len(measurement.texts),
         unit=measurement.unit,
         latest=latest,
         latest_date=date,
-        reference_range=element_text(measurement.limits),
+        reference_range=reference_range,
+        is_general=general is not None,
         flag=flag,
         summary=summary,
         chart=sparkline(values, low, high) if values else None,

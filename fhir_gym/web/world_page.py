@@ -17,6 +17,7 @@ from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, SearchParameter, search_parameters
 from fhir_gym.types import Json, Resource
 from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.measurements import SOURCE
 from fhir_gym.web.patient_timeline import HEIGHT, WIDTH, patient_timeline
 from fhir_gym.web.resource_view import Target, resource_heading, target_of, view_json, view_text
 from fhir_gym.web.world_search import answer_in_world, without_paging
@@ -147,6 +148,7 @@ def render_timeline(context: ViewerContext, world: str, id: str) -> str:
         heading=resource_heading(patient),
         patient=patient,
         timeline=timeline,
+        source=SOURCE,
         width=WIDTH,
         height=HEIGHT,
     )

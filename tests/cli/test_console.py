@@ -37,6 +37,28 @@ def test_table_on_a_terminal_takes_brackets_literally(monkeypatch: pytest.Monkey
     assert "┃" in shown
 
 
+def test_a_wide_table_continues_below_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(_console, "out", Console(file=screen, force_terminal=True, width=80, color_system=None))
+    numbers = [f"number {n}" for n in range(9)]
+    rows = [(f"{n} A task with a title", "model", *range(10 * n, 10 * n + 9)) for n in range(20)]
+    _console.table(("task", "run", *numbers), rows, title="By task")
+    shown = screen.getvalue().splitlines()
+    assert max(map(len, shown)) <= 80
+    assert [line.strip() for line in shown if "By task" in line] == ["By task", *["By task (further columns)"] * 2]
+    assert all("".join(shown).count(name) == 1 for name in numbers), "no column is lost or repeated"
+    assert sum("19 A task with a title │ model" in line for line in shown) == 3, "no row is folded"
+
+
+@pytest.mark.parametrize(("columns", "printed"), [(1, 1), (2, 2), (3, 4)])  # the first of three heads both parts
+def test_tables_fit_into_any_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, printed: int) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(_console, "out", Console(file=screen, force_terminal=True, width=20, color_system=None))
+    _console.table([f"column {n}" for n in range(columns)], [["word " * 9] * columns])
+    assert max(map(len, screen.getvalue().splitlines())) <= 20
+    assert screen.getvalue().count("word") == 9 * printed
+
+
 def test_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
     _console.table(("name", "n"), [])
     assert capsys.readouterr().out == "name  n\n"

@@ -25,7 +25,7 @@ from tests.test_docs import commands
 ROOT = Path(__file__).resolve().parents[2]
 CLINIC, REASONING, BENCH = (f"FHIRAgent/{name}-v0" for name in ("Appointment", "ActionReasoning", "MedAgentBench"))
 ONE = f"rollout {CLINIC} --tasks 01 --variations 0 --out new"
-CHAT = f"{ONE} --agent chat --set model=m --set base_url=http://127.0.0.1:9/v1"
+CHAT = f"{ONE} --model m --base-url http://127.0.0.1:9/v1"
 SWEEP = "research art sweep --tasks 3 --windows 12h --out new"
 
 WRONG_FILES = ("./missing", "folder", "void", "binary", "list.json")
@@ -114,7 +114,8 @@ WRONG_WORDS = (
 )
 
 UNUSABLE = (
-    *(CHAT, f"{SWEEP} {CHAT.partition('--out new ')[2]}", f"{ONE} --agent chat --set model=m", f"{ONE} --out existing"),
+    *("evaluate --suite quick-v1 --out new/deep --model m --base-url http://127.0.0.1:9/v1",),
+    *(CHAT, f"{SWEEP} {CHAT.partition('--out new ')[2]}", f"{ONE} --model m", f"{ONE} --out existing"),
     *(f"{ONE} --fhir-server http://127.0.0.1:9/fhir", "serve --host nohost.invalid --port 18080"),
     *(
         "serve --port TAKEN",

@@ -50,11 +50,19 @@ def test_command_prints_tables(files: list[str], cli: Cli) -> None:
     assert done.code == 0
     golden("small.txt", done.out)
     assert done.err == (
-        "--full shows 12 tables, of which these are the first 5\n"
+        "light: share of episodes whose requested records exist, whatever they contain, in tasks that request records\n"
+        "--full shows 12 tables with all columns; these are the first 5\n"
         "chat small: 1 of 5 episodes were not graded and are not included in the averages\n"
     )
     full = cli("report", files[0], "--by", "kind,difficulty", "--full")
-    assert full.out.startswith(done.out) and "Tokens in an episode" in full.out and "--full" not in full.err
+    assert full.out.startswith(done.out.partition("By kind")[0]) and "--full" not in full.err
+    assert "Tokens in an episode" in full.out and "light" in full.out.partition("By kind")[2].splitlines()[1]
+
+
+def test_the_interval_of_a_single_episode_is_left_out(tmp_path: Path, cli: Cli) -> None:
+    records = [rollout(task, 0) for task in ("01", "02a")]
+    shown = cli("report", str(written(tmp_path / "r.jsonl", records))).out
+    assert shown.partition("By task")[2].splitlines()[1].split() == ["task", "episodes", "success", "steps", "invalid"]
 
 
 def test_tasks_of_medagentbench_have_a_table_of_classes(tmp_path: Path, cli: Cli) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_what_all_members_wrote_is_not_learnt() -> None:
     tree = TokenTree.of(sequences, advantages)
     ids = [tree.ids[node] for node in tree.learnt()]
     assert ids and 7 not in ids and 8 not in ids
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ((0.9, 0.9, 0.5, 1.0), (-1, -1, -1, 3)),  # a near miss is a failure beside a success
+        ((0.9, 0.5, 0.5, 0.5), (3, -1, -1, -1)),  # without a success, the rewards count
+        ((0.9, 0.9), (0, 0)),
+        ((1.0, 1.0), (0, 0)),
+    ],
+)
+def test_success_alone_counts_in_a_group_that_has_one(rewards: Sequence[float], expected: Sequence[float]) -> None:
+    (gold,) = run("FHIRAgent/Appointment-v0", "gold", tasks="02a", variations=0)
+    group = [gold.model_copy(update={"reward": reward, "success": reward == 1}) for reward in rewards]
+    scale = 3**-0.5 if len(rewards) == 4 else 1
+    assert groups._advantages(group) == pytest.approx([value * scale for value in expected], rel=1e-2)
 
 
 def test_groups_without_variance_are_drawn_again_and_teach_nothing(tiny: str, tmp_path: Path) -> None:

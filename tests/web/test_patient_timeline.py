@@ -63,6 +63,57 @@ def test_a_latest_value_outside_of_the_range_has_a_flag(session: Session, value:
     assert series.summary.startswith("1 value on 2023-01-01")
 
 
+def test_a_stated_range_stays_when_the_latest_record_has_none(session: Session) -> None:
+    limits = [{"low": {"value": 3.5}, "high": {"value": 5.1}}]
+    records = (potassium("o1", "2022-01-01", 4, referenceRange=limits), potassium("o2", "2023-01-01", 6))
+    [series] = timeline(session, *records).series
+    assert (series.reference_range, series.flag, series.is_general) == ("3.5 to 5.1", "above range", False)
+
+
+PULSE = {"code": {"coding": [{"system": "http://loinc.org", "code": "8867-4"}], "text": "Pulse"}}
+
+
+@pytest.mark.parametrize(
+    ("born", "content", "expected"),
+    [
+        ("1980-05-05", {}, ("60 /min to 100 /min", "above range", True)),
+        ("2005-01-02", {}, ("", "", False)),
+        ("2005-01-01", {}, ("60 /min to 100 /min", "above range", True)),
+        (None, {}, ("", "", False)),
+        ("1980", {"referenceRange": [{"low": {"value": 50}}]}, ("at least 50", "", False)),
+        ("1980", {"code": {"coding": [{"system": "urn:mine", "code": "8867-4"}]}}, ("", "", False)),
+        ("1980", {"valueQuantity": {"value": 2, "unit": "Hz", "code": "Hz"}}, ("", "", False)),
+    ],
+)
+def test_vital_signs_of_adults_have_a_general_range(
+    session: Session, born: str | None, content: Resource, expected: tuple[str, str, bool]
+) -> None:
+    session.load([{"resourceType": "Patient", "id": "p1"} | ({"birthDate": born} if born else {})])
+    amount = {"value": 120, "unit": "/min", "code": "/min"}
+    [series] = timeline(session, observation("o1", "2023-01-01", **PULSE | {"valueQuantity": amount} | content)).series
+    assert (series.reference_range, series.flag, series.is_general) == expected
+    assert series.chart is not None and (series.chart.band_top is not None) == bool(expected[0])
+
+
+@pytest.mark.parametrize(
+    ("codings", "meaning"),
+    [
+        ([("http://loinc.org", "2823-3", "Potassium in serum")], "Potassium in serum (LOINC 2823-3)"),
+        ([("http://loinc.org", "2823-3", "Potassium")], "LOINC 2823-3"),
+        ([("http://loinc.org", "K", "K")], "Potassium [Moles/volume] in Serum or Plasma (LOINC K)"),
+        ([("urn:mine", "K", "")], "K"),
+        ([("http://snomed.info/sct", "1", "Salt"), ("urn:mine", "s", "Salt")], "Salt (SNOMED CT 1, s)"),
+        ([("urn:mine", "Potassium", "")], ""),
+    ],
+)
+def test_a_name_is_explained_by_its_codes(session: Session, codings: list[tuple[str, ...]], meaning: str) -> None:
+    code = [dict(zip(("system", "code", "display"), coding, strict=True)) for coding in codings]
+    concept = {"text": "Potassium", "coding": [{key: text for key, text in one.items() if text} for one in code]}
+    condition = {"resourceType": "Condition", "id": "c1", "onsetDateTime": "2023", "code": concept, **SUBJECT}
+    found = timeline(session, potassium("o1", "2023-01-01", 4, code=concept), condition)
+    assert (found.series[0].meaning, found.events[0].codes) == (meaning, meaning)
+
+
 def test_values_with_different_units_and_components_are_different_series(session: Session) -> None:
     parts = [
         {"code": {"text": name}, "valueQuantity": {"value": value, "unit": "mmHg"}}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from fhir_gym import worlds
 from fhir_gym.fhir import World, WorldBuilder
 from fhir_gym.web import export_viewer
 from fhir_gym.web.app import create_viewer
@@ -88,6 +89,16 @@ def test_a_resource_shows_its_references_in_both_directions(ward: TestClient) ->
     assert '<a href="/worlds/ward/Patient/p1">Patient/p1</a>' in page
     assert 'href="/worlds/ward/Patient/p1/timeline"' in page
     assert 'href="/worlds/ward/search?request=Observation%3Fencounter%3DEncounter%2Fe1"' in page
+
+
+def test_a_timeline_names_the_source_of_general_ranges(ward: TestClient) -> None:
+    with worlds.load("hospital-small") as world:
+        adult = next(id for id in world.ids("Patient") if (world.read("Patient", id) or {})["birthDate"] < "1990")
+    page = ward.get(f"/worlds/hospital-small/Patient/{adult}/timeline").text
+    assert '60 /min to 100 /min<br><span class="soft">general range</span>' in page
+    assert '<a href="https://medlineplus.gov/ency/article/002341.htm">MedlinePlus, Vital signs</a>' in page
+    assert "Heart rate (LOINC 8867-4) · Vital Signs" in page
+    assert "MedlinePlus" not in ward.get("/worlds/ward/Patient/p1/timeline").text
 
 
 def test_a_timeline_shows_encounters_and_sparklines_with_text(ward: TestClient) -> None:

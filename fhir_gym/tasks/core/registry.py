@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -337,7 +338,8 @@ def find_packs(text: str) -> tuple[str, ...]:
     try:
         _import_pack(text)
     except UnknownNameError as error:
-        raise UnknownNameError("environment or module", text, [*pack_ids(), *error.known]) from error
+        similar_modules = get_close_matches(text, error.known, 1)
+        raise UnknownNameError("environment or module", text, [*pack_ids(), *similar_modules]) from error
     packs = tuple(
         sorted(
             env

@@ -95,15 +95,23 @@ class GroupRun(GrpoRun):
 
 
 def _trees(group: Sequence[Rollout]) -> list[TokenTree]:
-    """Return the tokens of a group's graded episodes; an advantage is the reward's distance from the group's mean.
-
-    It is in units of the group's standard deviation.
-    """
+    """Return the tokens of a group's graded episodes with their advantages."""
     graded = [rollout for rollout in group if rollout.graded]
-    rewards = [rollout.reward or 0.0 for rollout in graded]
-    mean, deviation = fmean(rewards), pstdev(rewards)
     sequences = [TokenSequence.of(rollout, padding=0) for rollout in graded]
-    return TokenTree.split(sequences, [(reward - mean) / (deviation + 1e-4) for reward in rewards], MOST_NODES)
+    return TokenTree.split(sequences, _advantages(graded), MOST_NODES)
+
+
+def _advantages(group: Sequence[Rollout]) -> list[float]:
+    """Return the distance of each episode from the group's mean, in units of the group's standard deviation.
+
+    If some episodes succeed, only success counts: with a dense reward, a near miss would otherwise be reinforced
+    wherever most other episodes are worse.
+    """
+    rewards = [rollout.reward or 0.0 for rollout in group]
+    successes = [float(bool(rollout.success)) for rollout in group]
+    values = successes if len(set(successes)) > 1 else rewards
+    mean, deviation = fmean(values), pstdev(values)
+    return [(value - mean) / (deviation + 1e-4) for value in values]
 
 
 def _entropy(groups: Sequence[Sequence[Rollout]]) -> float:

@@ -184,7 +184,7 @@ class Agenda:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._occupied: set[tuple[str, datetime]] = set()
+        self._occupied: dict[str, set[datetime]] = {}
 
     def draw(
         self, schedules: Iterable[ProviderSchedule], starts: Sequence[datetime], patient: str = ""
@@ -196,17 +196,19 @@ class Agenda:
             starts: The starts to choose from.
             patient: Id of the patient; empty if the time is for no patient.
         """
-        times = [
-            (schedule, start)
-            for schedule in schedules
-            for start in starts
-            if self._occupied.isdisjoint(((schedule.id, start), (patient, start)))
-        ]
+        times: list[tuple[ProviderSchedule, datetime]] = []
+        for schedule in schedules:
+            occupied = self._occupied_by(schedule.id) | self._occupied_by(patient)
+            times += [(schedule, start) for start in starts if start not in occupied]
         if not times:
             return None
         schedule, start = self._rng.choice(times)
-        self._occupied.update((who, start) for who in (schedule.id, patient) if who)
+        for who in filter(None, (schedule.id, patient)):
+            self._occupied_by(who).add(start)
         return schedule, start
+
+    def _occupied_by(self, who: str) -> set[datetime]:
+        return self._occupied.setdefault(who, set())
 
 
 def new_schedules(rng: random.Random, world: World, ids: IdAllocator, count: int) -> tuple[ProviderSchedule, ...]:

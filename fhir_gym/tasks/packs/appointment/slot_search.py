@@ -369,11 +369,10 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         start, stop = instant(at_quarter(begin)), "" if self.endless else instant(at_quarter(end))
         own = [slot for slot in scene.slots if slot.schedule in request.matching]
         within = [slot for slot in own if start <= slot.start and (not stop or slot.start < stop)]
-        occupied, times = {slot.start for slot in own}, {slot.start[11:] for slot in scene.slots}
+        occupied, usual = {slot.start for slot in own}, {slot.start[11:] for slot in scene.slots}
+        is_unusual = [instant(at_quarter(quarter))[11:] not in usual for quarter in range(DAY)]
         quarters = rng.sample(range(begin, end), end - begin)
-        quarters.sort(
-            key=lambda quarter: instant(at_quarter(quarter))[11:] not in times
-        )  # first the usual times of day
+        quarters.sort(key=lambda quarter: is_unusual[quarter % DAY])  # first the usual times of day
         drafts = (SlotDraft(quarter, rng.choice(request.matching)) for quarter in quarters)
         possible = (slot_record(scene.spare, draft) for draft in drafts)
         further = next(slot for slot in possible if slot.start not in occupied and self.counts(request, slot.start))

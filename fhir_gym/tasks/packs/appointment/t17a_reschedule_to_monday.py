@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import ClassVar
@@ -108,7 +108,7 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         ids = IdAllocator(rng, world)
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
         schedules, others = new_doctors(rng, world, ids, _DOCTORS)
-        hours, agenda = rng.sample(_HOURS, _COMMON_HOURS), Agenda(rng)
+        hours, agenda, starts = rng.sample(_HOURS, _COMMON_HOURS), Agenda(rng), _starts(world.now.date())
         slots = [
             slot
             for schedule in schedules
@@ -125,7 +125,7 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
                 for person in people
                 for schedule in schedules
                 if rng.random() < _OFTEN
-                for booking in _bookings(rng, ids, world.now, person, schedule, agenda)
+                for booking in _bookings(rng, ids, starts, person, schedule, agenda)
             ),
             others=others,
             slots=tuple(slots),
@@ -193,23 +193,36 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         yield answered(end, Appointment=p.booking.id, Slot=p.slot.id)
 
 
+def _starts(today: date) -> tuple[list[datetime], list[datetime]]:
+    """Return the possible starts of past appointments, and of future ones, which are never on a Monday."""
+    past, future = (
+        [at(today + timedelta(days=number), hour) for number in numbers for hour in _HOURS]
+        for numbers in (range(-59, 0), range(1, 14))
+    )
+    return past, [start for start in future if start.weekday() != _MONDAY]
+
+
 def _bookings(
-    rng: random.Random, ids: IdAllocator, now: datetime, person: Person, schedule: ProviderSchedule, agenda: Agenda
+    rng: random.Random,
+    ids: IdAllocator,
+    starts: tuple[list[datetime], list[datetime]],
+    person: Person,
+    schedule: ProviderSchedule,
+    agenda: Agenda,
 ) -> Iterator[Booking]:
     """Draw a patient's appointments with a doctor: one future, one or two past, and one or two that are not booked."""
-    to_come = [n for n in range(1, 14) if (now + timedelta(days=n)).weekday() != _MONDAY]
+    past, future = starts
 
-    def booking(days: Iterable[int], status: str = "booked", *, in_slot: bool = False) -> Iterator[Booking]:
-        starts = [at(now.date() + timedelta(days=day), hour) for day in days for hour in _HOURS]
+    def booking(starts: list[datetime], status: str = "booked", *, in_slot: bool = False) -> Iterator[Booking]:
         time = agenda.draw([schedule], starts, person.id)
         if time is not None:
             yield new_booking(rng, ids, person, *time, _MINUTES, status, in_slot=in_slot)
 
-    yield from booking(to_come, in_slot=True)
+    yield from booking(future, in_slot=True)
     for _ in range(rng.choice((1, 1, 2))):
-        yield from booking(range(-59, 0))
+        yield from booking(past)
     for _ in range(rng.choice((1, 1, 2))):
-        yield from booking(to_come, rng.choice(("cancelled", "pending", "proposed")))
+        yield from booking(future, rng.choice(("cancelled", "pending", "proposed")))
 
 
 def _slots(
