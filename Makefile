@@ -62,7 +62,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-conformance test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site test-install constraints clean
+.PHONY: help demo test coverage test-slow test-conformance test-external test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site test-install constraints clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -85,6 +85,9 @@ test-conformance: $(DEV) ## compare the embedded server with recorded answers of
 	@$(BIN)/python -m tests.conformance.recorded $(ARGS)
 	@$(BIN)/python -m tests.conformance.recorded --edge $(ARGS)
 	@$(if $(ARGS),,$(BIN)/python -m tests.conformance.validation)
+
+test-external: $(DEV) ## run test suites of other projects on our server (DIR=FOLDER: their checkouts; see tests/external/suites.py)
+	@$(BIN)/python -m tests.external.suites $(DIR)
 
 test-training: $(TRAINING) ## the tests of training and local models (once: installs torch, TRL and Stable-Baselines3)
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" $(TRAINING_TESTS) $(ARGS)

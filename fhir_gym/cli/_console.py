@@ -145,7 +145,8 @@ def progress(label: str, *, lines: bool = False) -> Iterator[Callable[..., None]
     try:
         yield update
     finally:
-        bars.stop()
+        if not bars.disable:  # some versions of rich print an empty line
+            bars.stop()
 
 
 def _is_number(text: str) -> bool:

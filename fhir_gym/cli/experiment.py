@@ -93,7 +93,9 @@ def run(
     agent: Annotated[
         str | None,
         typer.Option(
-            metavar="AGENT", help="Agent to test instead, such as your own as module:Class; it has no configurations."
+            "--agent",  # before typer 0.28, this metavar alone would name the option --AGENT
+            metavar="AGENT",
+            help="Agent to test instead, such as your own as module:Class; it has no configurations.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the experiment.")],

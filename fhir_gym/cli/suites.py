@@ -1,4 +1,4 @@
-"""The commands `fhir-gym evaluate`, `fhir-gym suites …` and `fhir-gym submission check`."""
+"""The commands `fhir-gym evaluate`, `fhir-gym suites …` and `fhir-gym submission …`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fhir_gym.suites import Card
 
 app = typer.Typer(help="List and show suites: fixed lists of episodes for evaluations.", no_args_is_help=True)
-submission = typer.Typer(help="Check results of `evaluate` before they are published.", no_args_is_help=True)
+submission = typer.Typer(help="Check and pack results of `evaluate` before they are published.", no_args_is_help=True)
 
 
 @with_option_groups
@@ -105,6 +105,24 @@ def check(
         print_text(f"{folder}: complete, and every score follows from the recorded actions")
     if problems:
         raise typer.Exit(1)
+
+
+@submission.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `evaluate` wrote.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder.")],
+) -> None:
+    """Write a small copy of a result, in which hashes replace the server's answers.
+
+    `submission check` verifies both forms. The actions and the model's replies stay.
+
+    Example: fhir-gym submission pack runs/gold runs/gold-packed
+    """
+    from fhir_gym.suites.submission import pack_submission
+
+    pack_submission(folder, out)
+    before, after = (sum(file.stat().st_size for file in path.iterdir()) for path in (folder, out))
+    note(f"{out}: {after / 1e6:.1f} MB instead of {before / 1e6:.1f} MB")
 
 
 @app.command("list")

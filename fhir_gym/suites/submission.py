@@ -1,23 +1,64 @@
-"""Check the folder of an evaluation before its result is published."""
+"""Check the folder of an evaluation before its result is published, and make a small copy of it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import EpisodeMetrics
+from fhir_gym.files import new_folder
 from fhir_gym.printable import one_line
-from fhir_gym.rollouts import Rollout, Turn, read_rollouts
+from fhir_gym.rollouts import Rollout, Turn, read_rollouts, write_rollouts
 from fhir_gym.rollouts.timeline import replay
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, card_markdown, make_card
+from fhir_gym.suites.runner import write_card
 from fhir_gym.suites.suite import Suite, SuiteContent, get_suite, open_suite
 from fhir_gym.tasks import REWARD_RULES, get_pack
 
 _MOST_NAMED = 3
+_HASHED = "blake2b:"
+
+
+def pack_submission(folder: str | Path, out: str | Path) -> None:
+    """Write a copy of an evaluation in which hashes replace the observations.
+
+    `check_submission` verifies both forms, because the recorded actions lead to the observations. Observations that are
+    not longer than a hash stay, and so do the model's replies and the shortened observations that the model read.
+
+    Args:
+        folder: The folder that `evaluate` wrote.
+        out: The new folder.
+
+    Raises:
+        RecordError: The folder has no card or no records that can be read, or the new folder exists and is not empty.
+    """
+    source = Path(folder)
+    card = Card.load(source / CARD_JSON)
+    with new_folder(Path(out), RecordError) as target:
+        write_rollouts(target / ROLLOUTS, map(_trimmed, read_rollouts(source / ROLLOUTS)))
+        write_card(target, card)
+
+
+def _trimmed(rollout: Rollout) -> Rollout:
+    turns = (turn.model_copy(update={"observation": _short(_verifiable(turn))}) for turn in rollout.turns)
+    return rollout.model_copy(update={"turns": tuple(turns)})
+
+
+def _verifiable(turn: Turn, observation: str | None = None) -> str:
+    """Return what a replay must show; an invalid action's replay shows another example after the first line."""
+    text = turn.observation if observation is None else observation
+    return text if turn.error is None else text.partition("\n")[0]
+
+
+def _short(text: str) -> str:
+    """Return the hash of a text, or the text if it is not longer."""
+    hashed = _HASHED + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashed if len(text) > len(hashed) else text
 
 
 def check_submission(folder: str | Path, suite: Suite | None = None) -> Iterator[str]:
@@ -148,10 +189,7 @@ def _differences(rollout: Rollout, content: SuiteContent) -> Iterator[str]:
         yield str(error)
         return
     for number, (turn, again) in enumerate(zip(rollout.turns, replayed.turns, strict=True), 1):
-        is_same = turn.observation == again.observation
-        if turn.error is not None:  # the replay shows another example of a valid action
-            is_same = turn.observation.partition("\n")[0] == again.observation.partition("\n")[0]
-        if not is_same:
+        if _short(_verifiable(turn)) != _short(_verifiable(turn, again.observation)):
             yield f"turn {number}: the server answers something else"
             return
     verdict = replayed.verdict

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from fhir_gym.agents.transformer import errors_in_one_line, find_weights, quiet
 from fhir_gym.training.grpo.config import GrpoConfig
 from fhir_gym.training.token_tree import MOST_NODES
-from fhir_gym.training.tuner import ModelConfig
+from fhir_gym.training.tuner import ModelConfig, training_package
 
 _FLOAT = 4
 """Bytes of a float32 number: logits, adapters, gradients and the optimizer's averages have it in every run."""
@@ -30,9 +29,10 @@ def memory_estimate(config: ModelConfig) -> dict[str, float]:
 
     Raises:
         FhirGymError: The config of the model cannot be loaded.
+        MissingExtraError: torch or transformers is not installed.
     """
     network, shape = _empty_network(config)
-    linear = import_module("torch").nn.Linear
+    linear = training_package("torch").nn.Linear
     parameters = sum(parameter.numel() for parameter in network.parameters())
     adapted = [
         module
@@ -76,7 +76,7 @@ def _update(config: ModelConfig, shape: Any, number: int) -> float:
 
 def _empty_network(config: ModelConfig) -> tuple[Any, Any]:
     """Return the model without memory for its weights, and its text config."""
-    torch, transformers = import_module("torch"), import_module("transformers")
+    torch, transformers = training_package("torch"), training_package("transformers")
     name, files = find_weights(config.model, config.gguf_file)
     with quiet(transformers), errors_in_one_line(f"the config of model {name!r} cannot be loaded"):
         model_config = transformers.AutoConfig.from_pretrained(name, **files)

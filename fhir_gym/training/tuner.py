@@ -110,7 +110,7 @@ class Tuner:
 
     def __init__(self, config: ModelConfig, *, model: Path | None = None, steps: int) -> None:
         self._config, self.steps = config, steps
-        torch = self._torch = _package("torch")
+        torch = self._torch = training_package("torch")
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         # Trained weights need the precision of float32; with LoRA, only the adapters are trained.
@@ -204,7 +204,7 @@ class Tuner:
         )
 
     def _with_adapters(self, network: Any) -> Any:
-        peft = _package("peft")
+        peft = training_package("peft")
         rank = self._config.lora_rank
         lora = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
         return peft.get_peft_model(network, lora)
@@ -267,7 +267,7 @@ def load_model(config: ModelConfig, dtype: str, model: Path | None = None) -> tu
         dtype: Data type of the weights.
         model: Folder of the model; None for the model of the config.
     """
-    torch, transformers = _package("torch"), _package("transformers")
+    torch, transformers = training_package("torch"), training_package("transformers")
     name, files = find_weights(config.model, config.gguf_file) if model is None else (str(model), {})
     plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if files else {}
     with quiet(transformers), errors_in_one_line(f"model {name!r} cannot be loaded"):
@@ -287,6 +287,7 @@ def save_model(network: Any, tokenizer: Any, folder: Path) -> None:
     part.replace(folder)
 
 
-def _package(name: str) -> Any:
+def training_package(name: str) -> Any:
+    """Import a package of the extras; raise MissingExtraError if it is not installed."""
     with missing_extra(f"fine-tuning needs the package {name}: {_INSTALL}"):
         return import_module(name)

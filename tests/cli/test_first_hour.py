@@ -146,6 +146,7 @@ RIGHT = {
         "suites list": "",
         "suites show": "quick-v1",
         "submission check": "new",
+        "submission pack": "new new2",
         "worlds list": "",
         "worlds build": "empty --out new",
         "worlds import": "text --out new",

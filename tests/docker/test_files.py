@@ -49,11 +49,14 @@ def test_an_image_runs_a_command_as_an_ordinary_user_and_checks_its_health(name:
     check_command(words)
 
 
-def test_the_images_contain_every_package() -> None:
+def test_the_images_contain_every_package_and_its_licenses() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         assert f"\n!{package}\n" in (ROOT / ".dockerignore").read_text("utf-8")
         assert f"COPY {package} {package}\n" in stage("wheel")
+    for notice in project["project"]["license-files"]:
+        assert f"\n!{notice}\n" in (ROOT / ".dockerignore").read_text("utf-8")
+        assert stage("wheel").count(f" {notice} ") == 1
 
 
 def test_the_default_image_is_the_server() -> None:

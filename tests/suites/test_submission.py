@@ -15,7 +15,7 @@ from fhir_gym.actions import GRAMMAR, Action, Finish, Get, Post
 from fhir_gym.cli import main
 from fhir_gym.errors import RecordError
 from fhir_gym.suites import Suite, evaluate
-from fhir_gym.suites.submission import check_submission
+from fhir_gym.suites.submission import check_submission, pack_submission
 from fhir_gym.testing.servers import ChatServer, ScriptedReply, offers_actions
 
 Records = list[dict[str, Any]]
@@ -28,16 +28,27 @@ def sound(tiny: Suite, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "submission"))
+@pytest.fixture(scope="module")
+def packed(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    pack_submission(sound, folder)
+    return folder
+
+
+@pytest.fixture(params=["sound", "packed"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a sound submission in each form."""
+    return Path(shutil.copytree(request.getfixturevalue(request.param), tmp_path / "submission"))
+
+
+def read_records(folder: Path) -> Records:
+    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text("utf-8").splitlines()]
 
 
 def edit_records(folder: Path, edit: Callable[[Records], object]) -> None:
-    path = folder / "rollouts.jsonl"
-    records: Records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    records = read_records(folder)
     edit(records)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    (folder / "rollouts.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
 
 
 def edit_card(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -59,7 +70,7 @@ def foreign_verdict(records: Records) -> None:
 
 def observation(records: Records) -> None:
     turn = next(turn for record in records for turn in record["turns"] if turn["status"] == 200)
-    turn["observation"] = turn["observation"].replace("200", "404", 1)
+    turn["observation"] = turn["observation"][:-1]
 
 
 TAMPERINGS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -126,8 +137,27 @@ TAMPERINGS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def test_a_sound_evaluation_is_accepted(sound: Path, tiny: Suite) -> None:
-    assert [*check_submission(sound, tiny)] == []
+def test_a_sound_evaluation_is_accepted(folder: Path, tiny: Suite) -> None:
+    assert [*check_submission(folder, tiny)] == []
+
+
+def test_packing_replaces_only_long_observations(sound: Path, packed: Path, tmp_path: Path) -> None:
+    for record, packed_record in zip(read_records(sound), read_records(packed), strict=True):
+        for turn, packed_turn in zip(record["turns"], packed_record["turns"], strict=True):
+            observation, short = turn.pop("observation"), packed_turn.pop("observation")
+            assert len(short) <= 40
+            assert observation.startswith(short) or short.startswith("blake2b:")
+        assert record == packed_record
+    assert (packed / "rollouts.jsonl").stat().st_size < 0.8 * (sound / "rollouts.jsonl").stat().st_size
+    pack_submission(packed, tmp_path / "again")
+    assert (tmp_path / "again" / "rollouts.jsonl").read_bytes() == (packed / "rollouts.jsonl").read_bytes()
+
+
+def test_packing_writes_a_new_folder_from_a_whole_evaluation(sound: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"card\.json cannot be read"):
+        pack_submission(tmp_path, tmp_path / "out")
+    with pytest.raises(RecordError, match="exists and is not an empty folder"):
+        pack_submission(sound, sound)
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)

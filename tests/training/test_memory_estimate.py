@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fhir_gym.cli import main
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, MissingExtraError
 from fhir_gym.training.grpo import GrpoConfig
 from fhir_gym.training.memory_estimate import memory_estimate
 from fhir_gym.training.sft import SftConfig
@@ -58,6 +59,13 @@ def test_a_dry_run_prints_what_a_run_needs_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match="needs the package torch: pip install"):
+        memory_estimate(SftConfig(model="m"))
+
+
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     with pytest.raises(FhirGymError, match=r"the config of model .* cannot be loaded"):
         memory_estimate(SftConfig(model=str(tmp_path)))
