@@ -6,7 +6,8 @@ instead: `Session.handle` converts every `fhir_gym.fhir.outcome.FhirError` to a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "WrongTypeError",
     "describe_type",
     "in_one_line",
+    "missing_extra",
     "pip_install",
 ]
 
@@ -133,6 +135,15 @@ class FhirServerError(InfraError):
 
 class EndpointError(FhirGymError):
     """A model's endpoint is misconfigured (URL, key, model name or a setting), so every episode would fail."""
+
+
+@contextmanager
+def missing_extra(message: str) -> Iterator[None]:
+    """Raise `MissingExtraError` with a message if an import in the body fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(message) from error
 
 
 def pip_install(extras: str) -> str:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 from fhir_gym.printable import visible
 
 __all__ = ["html_templates"]
@@ -26,10 +26,8 @@ def html_templates(folder: Path, *, needed_by: str, extra: str) -> tuple[Any, An
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
-    try:
+    with missing_extra(f"{needed_by} needs Jinja2: {pip_install(extra)}"):
         jinja2, markupsafe = import_module("jinja2"), import_module("markupsafe")
-    except ImportError as error:
-        raise MissingExtraError(f"{needed_by} needs Jinja2: {pip_install(extra)}") from error
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),

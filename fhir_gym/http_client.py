@@ -40,7 +40,7 @@ class ReplyTooLargeError(httpx.RequestError):
     """A server's reply is larger than its client accepts."""
 
 
-def limit_replies(client: httpx.Client, seconds: float, most: int = REPLY_BYTES) -> None:
+def limit_replies(client: httpx.Client, seconds: float) -> None:
     """Limit the size and the duration of the replies that a client reads.
 
     The time limit is for the whole reply, unlike httpx's, which is for each read: a server could send a byte a second
@@ -49,14 +49,13 @@ def limit_replies(client: httpx.Client, seconds: float, most: int = REPLY_BYTES)
     Args:
         client: The client.
         seconds: Maximum time from the start of a request to the end of its reply.
-        most: Maximum size of a reply in bytes, after decompression.
     """
 
     def start(_: httpx.Request) -> None:
         _deadline.set(monotonic() + seconds)
 
     client.event_hooks["request"].append(start)
-    limit_size(client, most)
+    limit_size(client)
     for transport in (client._transport, *client._mounts.values()):  # httpx has no public way to set the backend
         if isinstance(transport, httpx.HTTPTransport):
             transport._pool._network_backend = _Backend(transport._pool._network_backend)

@@ -16,7 +16,7 @@ from fhir_gym.agents import ChatAgent
 from fhir_gym.arguments import parse_phrasing, require_whole
 from fhir_gym.concurrency import call_in_thread, run_coroutine
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import ArgumentError, InfraError, MissingExtraError
+from fhir_gym.errors import ArgumentError, InfraError, missing_extra
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import BudgetTracker, EpisodeSpec, Rollout, RunPlan, plan
 from fhir_gym.rollouts.episode_runner import attempt_episode
@@ -143,10 +143,8 @@ def to_dataset(episode_rows: Sequence[Mapping[str, Any]]) -> Any:
     Raises:
         MissingExtraError: The package datasets is missing.
     """
-    try:
+    with missing_extra("a dataset needs the package datasets: pip install datasets"):
         datasets = import_module("datasets")
-    except ImportError as error:
-        raise MissingExtraError("a dataset needs the package datasets: pip install datasets") from error
     if any(isinstance(row["phrasing"], str) for row in episode_rows):  # a column has one type
         episode_rows = [
             {**row, "phrasing": None if row["phrasing"] is None else str(row["phrasing"])} for row in episode_rows

@@ -72,6 +72,13 @@ def _variations_are_drawn_anew() -> None:
     variation_cache.clear()
 
 
+@pytest.fixture(autouse=True)
+def _no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the user's endpoint of models."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep what is known about running servers out of the user's state folder."""

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fhir_gym.actions.model import EXAMPLES, Action, Delete, Finish, Get, Invalid, Post, Put, too_deep
-from fhir_gym.types import Json
+from fhir_gym.types import Json, json_object
 
 _TYPE = re.compile(r"\A[A-Z][A-Za-z]*\Z")
 _ID = re.compile(r"\A[A-Za-z0-9.-]{1,64}\Z")
@@ -264,7 +264,7 @@ def _type_level(action: Action, kind: str, query: str, headers: dict[str, str]) 
         return "searchResources", {"resourceType": kind} | ({"params_json": params} if params else {})
     if action.kind != "POST" or query or set(headers) - {"If-None-Exist"}:
         return None
-    body = _body(action)
+    body = json_object(action.body or "")
     if body is None:
         return None
     condition = {"ifNoneExist": headers["If-None-Exist"]} if headers else {}
@@ -275,7 +275,7 @@ def _instance_level(action: Action, kind: str, rid: str, headers: dict[str, str]
     where = {"resourceType": kind, "resourceId": rid}
     if action.kind in ("GET", "DELETE") and not headers:
         return ("getResourceById" if action.kind == "GET" else "deleteResource"), where
-    body = _body(action)
+    body = json_object(action.body or "")
     if action.kind != "PUT" or body is None or set(headers) - {"If-Match"}:
         return None
     version = re.fullmatch(r'W/"([^"]*)"', headers.get("If-Match", 'W/""'))
@@ -294,11 +294,3 @@ def _params(query: str) -> dict[str, Any]:
         else:
             params[key] = [params[key], value]
     return params
-
-
-def _body(action: Action) -> dict[str, Any] | None:
-    try:
-        body = json.loads(action.body or "null")
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None

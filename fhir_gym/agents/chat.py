@@ -16,7 +16,8 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import ChatModel, Provider
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.toolbox import FHIR, Toolbox, make_tool_sources, split_tools
-from fhir_gym.errors import ArgumentError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError
 from fhir_gym.types import Json
 
 _SEED_LIMIT = 2**31
@@ -166,8 +167,7 @@ def _protocol(protocol: ChatProtocol | None, *, offers_fhir: bool) -> ChatProtoc
     """Return the protocol for the given protocol and tools."""
     if protocol is None:
         return "tools" if offers_fhir else "text"
-    if protocol not in get_args(ChatProtocol):
-        raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
+    require_name("protocol", protocol, get_args(ChatProtocol))
     if protocol == "text" and offers_fhir:
         raise ArgumentError("with protocol='text' the model does not call the FHIR tools: leave fhir out of tools")
     return protocol

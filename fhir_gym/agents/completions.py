@@ -10,7 +10,7 @@ from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Message, ModelReply, ReplyKind
 from fhir_gym.agents.protocol import Reply
 from fhir_gym.errors import UnknownNameError
-from fhir_gym.types import Json
+from fhir_gym.types import Json, as_object, json_object
 
 _THINK_START, _THINK_END = "<think>", "</think>"
 
@@ -114,21 +114,13 @@ def _with_id(call: Message, id: str) -> tuple[Message, Message]:
     Servers decode the arguments of earlier calls for the chat template, and fail if they are not a JSON object.
     """
     call = {**call, "id": call.get("id") or id, "type": call.get("type") or "function"}
-    called_function = call.get("function")
-    function = called_function if isinstance(called_function, dict) else {}
+    function = as_object(call.get("function"))
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    if not _is_object(text):
+    if json_object(text) is None:
         text = json.dumps({"unreadable": text}, ensure_ascii=False)
     sendable = {"name": str(function.get("name") or "unnamed"), "arguments": text}
     return call, {"id": call["id"], "type": "function", "function": sendable}
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _parse_calls(

@@ -21,8 +21,10 @@ from fhir_gym.agents.context_window import (
     shorten,
 )
 from fhir_gym.agents.protocol import ContextWindowExceeded
-from fhir_gym.errors import ArgumentError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError
 from fhir_gym.printable import encodable, one_line
+from fhir_gym.types import as_object, json_object
 
 _MAX_ARGUMENT = 200
 """Maximum number of characters of an argument that a shortened tool call keeps."""
@@ -59,11 +61,8 @@ def _contained(body: str) -> Iterator[str]:
     if body.startswith(_LOCATION):
         yield _name(body.removeprefix(_LOCATION))
         return
-    try:
-        document: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(document, dict):
+    document = json_object(body)
+    if document is None:
         return
     entries = document.get("entry")
     if isinstance(entries, list):
@@ -78,8 +77,7 @@ def _contained(body: str) -> Iterator[str]:
 
 def _location(entry: Any) -> str:
     """Return the record that an entry of a batch response or transaction response names."""
-    response = entry.get("response") if isinstance(entry, dict) else None
-    location = response.get("location") if isinstance(response, dict) else None
+    location = as_object(as_object(entry).get("response")).get("location")
     return _name(location) if isinstance(location, str) else ""
 
 
@@ -137,8 +135,7 @@ def make_window(
         UnknownNameError: The policy does not exist.
         ArgumentError: A limit is not positive, or the policy needs the size of the context window.
     """
-    if policy not in get_args(ContextPolicy):
-        raise UnknownNameError("context_policy", policy, get_args(ContextPolicy))
+    require_name("context_policy", policy, get_args(ContextPolicy))
     if policy == "stop":
         return ContextWindow(context_tokens, reply_tokens, observation_chars)
     if context_tokens is None:

@@ -16,6 +16,7 @@ from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import Agent, require_agent
+from fhir_gym.arguments import require_name
 from fhir_gym.errors import AgentError, ArgumentError, FhirGymError, UnknownNameError, WrongTypeError, in_one_line
 from fhir_gym.plugins import AGENTS as GROUP
 from fhir_gym.plugins import entry_points_of, find_object, load_plugin
@@ -98,8 +99,7 @@ def chat_settings(configuration: str | Configuration, memory_file: str | Path | 
         {'protocol': 'tools', 'tools': ['fhir', 'spec']}
     """
     if isinstance(configuration, str):
-        if configuration not in CONFIGURATIONS:
-            raise UnknownNameError("configuration", configuration, CONFIGURATIONS)
+        require_name("configuration", configuration, CONFIGURATIONS)
         configuration = CONFIGURATIONS[configuration]
     name = configuration.name
     if configuration.memory is not None and memory_file is None:

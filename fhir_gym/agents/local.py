@@ -16,8 +16,9 @@ from fhir_gym.agents.conversation import Conversation, SyncAdapter, make_opening
 from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import ContextWindowExceeded, EpisodeContext
 from fhir_gym.agents.transformer import Prompt, Sample, Transformer
-from fhir_gym.errors import ArgumentError, FhirGymError, UnknownNameError
-from fhir_gym.types import Json
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError, FhirGymError
+from fhir_gym.types import Json, json_object
 
 _CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
 _QUIET_TURNS = 8
@@ -91,8 +92,7 @@ class LocalAgent(SyncAdapter):
         context_policy: ContextPolicy = "stop",
         threads: int | None = None,
     ) -> None:
-        if protocol not in get_args(ChatProtocol):
-            raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
+        require_name("protocol", protocol, get_args(ChatProtocol))
         if tools:
             raise ArgumentError("the agent local has no tool sources: serve the model and use the agent chat")
         _require_positive(
@@ -314,11 +314,8 @@ def _split_tags(text: str) -> tuple[str, list[str]]:
 
 
 def _parse_call(text: str) -> Message | None:
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    call = json_object(text)
+    if call is None or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters", {}))
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -17,7 +17,7 @@ from fhir_gym.agents.chat_messages import Completion, Message, Opening, Usage
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import ArgumentError, EndpointError, InfraError, MissingExtraError, UnknownNameError, pip_install
 from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, limit_size, redirect_target, retry_after
-from fhir_gym.types import Json
+from fhir_gym.types import Json, as_object, objects_in
 
 _CONNECT_TIMEOUT = 20.0  # seconds
 _REPLY_BYTES = 16 * 1024 * 1024  # for 32,000 tokens, each with its probability and those of five others
@@ -271,21 +271,20 @@ def read_completion(body: bytes) -> Completion:
             data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise _TransientError(f"an incomplete response of {len(body)} bytes") from None
-    choices = data.get("choices") if isinstance(data, dict) else None
+    choices = as_object(data).get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
+    message = as_object(choice).get("message")
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise _TransientError(
             f"a response without a message: {_error_message(data) or body[:200].decode('utf-8', 'replace')}"
         )
-    calls = message.get("tool_calls")
     extra = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value is not None}
     extra |= {key: choice[key] for key in ("logprobs", "token_ids", "stop_reason") if choice.get(key) is not None}
     if data.get("prompt_token_ids") is not None:
         extra["prompt_token_ids"] = data["prompt_token_ids"]
     return Completion(
         content=_text(message.get("content")),
-        tool_calls=tuple(call for call in calls if isinstance(call, dict)) if isinstance(calls, list) else (),
+        tool_calls=tuple(objects_in(message.get("tool_calls"))),
         finish_reason=str(choice.get("finish_reason") or "unknown"),
         reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
         refusal=_text(message.get("refusal")),
@@ -316,7 +315,7 @@ def _usage(usage: Json) -> Usage | None:
 
 
 def _count(counts: Json, name: str) -> int:
-    value = counts.get(name) if isinstance(counts, dict) else None
+    value = as_object(counts).get(name)
     return min(value, _MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 

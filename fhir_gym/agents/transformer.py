@@ -17,7 +17,7 @@ from typing import Any, Self
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
 from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
-from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, pip_install
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, missing_extra, pip_install
 
 _INSTALL = pip_install("local")
 _PACKAGE = "package:"
@@ -332,10 +332,8 @@ class _StopWhen:
 
 def _packages(gguf: bool) -> tuple[Any, Any]:
     for name in ("torch", "transformers", "jinja2", *(("gguf", "accelerate") if gguf else ())):
-        try:
+        with missing_extra(f"agent local needs the package {name}: {_INSTALL}"):
             import_module(name)
-        except ImportError as error:
-            raise MissingExtraError(f"agent local needs the package {name}: {_INSTALL}") from error
     return import_module("torch"), import_module("transformers")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
+from fhir_gym.types import as_list, as_object, objects_in
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)\Z")
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/.*)?\Z")
@@ -166,17 +167,17 @@ def _lines(folder: Path) -> Iterator[bytes]:
 
 
 def _codes(resource: Mapping[str, Any]) -> Iterable[str]:
-    codings = _object(resource.get("code")).get("coding")
-    return [str(coding["code"]) for coding in codings if "code" in coding] if isinstance(codings, list) else []
+    codings = as_object(resource.get("code")).get("coding")
+    return [str(coding["code"]) for coding in as_list(codings) if "code" in coding]
 
 
 def _patient(subject: Any) -> str:
-    match = _PATIENT.match(str(_object(subject).get("reference") or ""))
+    match = _PATIENT.match(str(as_object(subject).get("reference") or ""))
     return match[1] if match else ""
 
 
 def _row(resource: Mapping[str, Any], order: int) -> ExportedResult:
-    quantity = _object(resource.get("valueQuantity"))
+    quantity = as_object(resource.get("valueQuantity"))
     text = str(resource.get("effectiveDateTime") or "")
     taken = _moment(text)
     value = quantity.get("value")
@@ -194,8 +195,7 @@ def _row(resource: Mapping[str, Any], order: int) -> ExportedResult:
 
 
 def _individual(resource: Mapping[str, Any]) -> ExportedPatient:
-    identifiers = resource.get("identifier")
-    values = [_object(identifier).get("value") for identifier in identifiers] if isinstance(identifiers, list) else []
+    values = [as_object(identifier).get("value") for identifier in as_list(resource.get("identifier"))]
     id = str(resource["id"])
     gender, birth = resource.get("gender"), resource.get("birthDate")
     return ExportedPatient(
@@ -208,8 +208,7 @@ def _individual(resource: Mapping[str, Any]) -> ExportedPatient:
 
 
 def _name(names: Any) -> str:
-    listed = [name for name in names if isinstance(name, dict)] if isinstance(names, list) else []
-    used = [name for name in listed if name.get("use") != "old"]
+    used = [name for name in objects_in(names) if name.get("use") != "old"]
     if not used:
         return ""
     return " ".join([*map(str, used[0].get("given") or []), str(used[0].get("family") or "")]).strip()
@@ -222,7 +221,3 @@ def _moment(text: str) -> datetime | None:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -18,6 +18,7 @@ from typing import Literal
 
 import orjson
 
+from fhir_gym.arguments import require_name
 from fhir_gym.art_curation.audit import Audited
 from fhir_gym.art_curation.examination import Examination
 from fhir_gym.art_curation.exported import ExportedResult
@@ -213,8 +214,7 @@ def apply_verdicts(
     """
     cases_by_id = {case.id: case for case in cases}
     for verdict in verdicts:
-        if verdict.id not in cases_by_id:
-            raise UnknownNameError("task", verdict.id, cases_by_id)
+        require_name("task", verdict.id, cases_by_id)
         if digest(cases_by_id[verdict.id]) != verdict.digest:
             raise RecordError(f"task {verdict.id!r} has changed since the sheet was made; review the current version")
     rejected = tuple(verdict for verdict in verdicts if verdict.word == "reject")

@@ -32,18 +32,13 @@ from fhir_gym.cli import (
     art,
     dataset,
     demo,
-    evaluate,
     experiment,
-    harbor,
     mcp,
     memory,
-    openenv,
     publish,
-    replay,
     report,
     rollout,
     serve,
-    servers,
     suites,
     tasks,
     train,
@@ -99,15 +94,15 @@ research = typer.Typer(
     no_args_is_help=True,
 )
 research.add_typer(art.app, name="art")
-research.add_typer(harbor.app, name="harbor")
+research.add_typer(serve.harbor, name="harbor")
 
 app.command("demo")(demo.demo)
 app.add_typer(tasks.app, name="tasks")
 app.command("rollout")(rollout.rollout)
 app.command("report")(report.report)
 app.command("view")(view.view)
-app.command("replay")(replay.replay)
-app.command("evaluate")(evaluate.evaluate)
+app.command("replay")(view.replay)
+app.command("evaluate")(suites.evaluate)
 app.add_typer(suites.app, name="suites")
 app.add_typer(suites.submission, name="submission")
 app.add_typer(worlds.app, name="worlds")
@@ -116,9 +111,9 @@ app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
 app.command("serve")(serve.serve)
 app.add_typer(mcp.app, name="mcp")
-app.add_typer(openenv.app, name="openenv")
+app.add_typer(serve.openenv, name="openenv")
 app.add_typer(publish.app, name="publish")
-app.add_typer(servers.app, name="servers")
+app.add_typer(worlds.servers, name="servers")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(research, name="research")
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from fhir_gym.arguments import parse_phrasing
+from fhir_gym.arguments import parse_phrasing, require_name
 from fhir_gym.cli._console import progress
-from fhir_gym.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from fhir_gym.episode_config import EpisodeConfig
@@ -355,8 +354,7 @@ def read_chosen(files: Iterable[Path], tasks: Iterable[str]) -> Iterator[Rollout
         if not any_record:
             raise no_rollouts(file)
     for task in wanted_tasks:
-        if task not in seen:
-            raise UnknownNameError("task of these rollouts", task, seen)
+        require_name("task of these rollouts", task, seen)
 
 
 def agent_settings(pairs: list[str] | None) -> dict[str, Any]:

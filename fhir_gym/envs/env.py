@@ -19,7 +19,7 @@ from gymnasium.wrappers.utils import create_zero_array
 from typing_extensions import override
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
-from fhir_gym.arguments import require_phrasing_type, require_whole
+from fhir_gym.arguments import require_name, require_phrasing_type, require_whole
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import ArgumentError, UnknownNameError, WrongTypeError
@@ -291,8 +291,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         if not isinstance(options, Mapping):
             raise ArgumentError(f"reset options must be a dict with {', '.join(_OPTIONS)}, not {options!r}")
         for name in options:
-            if name not in _OPTIONS:
-                raise UnknownNameError("reset option", name, _OPTIONS)
+            require_name("reset option", name, _OPTIONS)
         task, variation = options.get("task"), options.get("variation")
         if task is None:
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]

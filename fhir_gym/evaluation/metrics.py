@@ -423,17 +423,17 @@ class AggregateMetrics:
             graded=len(graded),
             success=Rate.of_episodes(graded, lambda metric: metric.success),
             light=Rate.of_episodes(graded, lambda metric: metric.light),
-            reward=_mean(episode.reward or 0.0 for episode in graded),
-            steps=_mean(episode.steps for episode in graded),
-            requests=_mean(episode.requests for episode in graded),
-            of_reference=_mean(
+            reward=mean(episode.reward or 0.0 for episode in graded),
+            steps=mean(episode.steps for episode in graded),
+            requests=mean(episode.requests for episode in graded),
+            of_reference=mean(
                 episode.requests / episode.reference for episode in graded if episode.success and episode.reference
             ),
-            invalid=_mean(len(episode.invalid) for episode in graded),
+            invalid=mean(len(episode.invalid) for episode in graded),
             with_invalid=sum(bool(episode.invalid) for episode in graded),
-            drops=_mean(episode.drops for episode in graded),
-            prompt_tokens=_mean(usage.prompt for usage in usages),
-            completion_tokens=_mean(usage.completion for usage in usages),
+            drops=mean(episode.drops for episode in graded),
+            prompt_tokens=mean(usage.prompt for usage in usages),
+            completion_tokens=mean(usage.completion for usage in usages),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -442,6 +442,7 @@ class AggregateMetrics:
         return {name: value.plain() if isinstance(value, Rate) else value for name, value in values.items()}
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def mean(values: Iterable[float]) -> float | None:
+    """Return the mean of some values, rounded to six decimals; None if there are none."""
     numbers = list(values)
     return round(math.fsum(numbers) / len(numbers), 6) if numbers else None

@@ -16,6 +16,7 @@ from fhir_gym.errors import RecordError
 from fhir_gym.evaluation.metrics import EpisodeMetrics
 from fhir_gym.rollouts import Rollout, no_rollouts, read_rollouts
 from fhir_gym.run_files import folder_of_rollouts, model_name, names_by_settings, rollout_files, unique_names
+from fhir_gym.types import as_object
 
 _MAX_NUMBER = 10**15
 
@@ -149,7 +150,7 @@ def _experiment(folder: Path) -> str:
         manifest = json.loads((folder / "manifest.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         manifest = None
-    name = manifest.get("experiment") if isinstance(manifest, dict) else None
+    name = as_object(manifest).get("experiment")
     return name if isinstance(name, str) and name else folder.resolve().name
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fhir_gym.errors import FhirServerError
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 
 _MAX_PAGES = 2000
 
 
 def link(bundle: Json, relation: str) -> str | None:
     """Return the URL of a Bundle's link; None if there is no such link, or `bundle` is not a Bundle."""
-    links = bundle.get("link") if isinstance(bundle, dict) else None
-    for bundle_link in links if isinstance(links, list) else []:
-        if isinstance(bundle_link, dict) and bundle_link.get("relation") == relation:
+    for bundle_link in objects_in(as_object(bundle).get("link")):
+        if bundle_link.get("relation") == relation:
             return str(bundle_link.get("url"))
     return None
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with AReaL needs: {pip_install('areal')}"):
     from areal.infra import workflow_context
     from areal.utils import stats_tracker
-except ImportError as error:
-    raise MissingExtraError(f"the integration with AReaL needs: {pip_install('areal')}") from error
 
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.trainer_api import aplay, rollout_metrics

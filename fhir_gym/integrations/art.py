@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with ART needs: {pip_install('art')}"):
     import art
     from openai.types.chat.chat_completion import Choice
-except ImportError as error:
-    raise MissingExtraError(f"the integration with ART needs: {pip_install('art')}") from error
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import ModelReply

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 from weakref import finalize
 
-from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, pip_install
+from fhir_gym.errors import FhirGymError, InfraError, missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with Inspect needs: {pip_install('inspect')}"):
     import anyio
     import click
     from inspect_ai import Task, task
@@ -24,8 +24,6 @@ try:
     from inspect_ai.solver import Generate, Solver, TaskState, solver
     from inspect_ai.tool import Tool, ToolDef, ToolParams
     from inspect_ai.util import LimitExceededError, store
-except ImportError as error:
-    raise MissingExtraError(f"the integration with Inspect needs: {pip_install('inspect')}") from error
 
 import fhir_gym
 from fhir_gym.actions import GRAMMAR, Action, Invalid

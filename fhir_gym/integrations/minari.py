@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from fhir_gym.errors import MissingExtraError, RecordError, pip_install
+from fhir_gym.errors import RecordError, missing_extra, pip_install
 from fhir_gym.files import new_folder
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts import ExportSummary, Rollout, Selection
@@ -50,11 +50,9 @@ def write_minari(
         RecordError: The folder cannot be written, is not empty or has an invalid name; the rollouts are of several
             environments, or no rollout is selected.
     """
-    try:
+    with missing_extra(f"a Minari dataset needs: {pip_install('minari')}"):
         storage_class: Any = import_module("minari.dataset.minari_storage").MinariStorage
         import_module("minari.dataset._storages.arrow_storage")  # needs more packages than Minari itself
-    except ImportError as error:
-        raise MissingExtraError(f"a Minari dataset needs: {pip_install('minari')}") from error
     target, summary, names = Path(folder), ExportSummary(), set(authors)
     if not _DATASET_ID.fullmatch(target.name):
         raise RecordError(f"the folder of a Minari dataset needs a name such as appointment-gold-v0, not {target.name}")

@@ -10,15 +10,13 @@ from pydantic import Field
 from starlette.requests import Request
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with NeMo Gym needs: {pip_install('nemo-gym')}"):
     from nemo_gym.base_resources_server import BaseResourcesServerConfig
     from nemo_gym.openai_utils import NeMoGymResponse
     from nemo_gym.server_utils import SESSION_ID_KEY
     from resources_servers.gymnasium import GymnasiumServer, extract_text
-except ImportError as error:
-    raise MissingExtraError(f"the integration with NeMo Gym needs: {pip_install('nemo-gym')}") from error
 
 from fhir_gym.agents.prompts import system_prompt
 from fhir_gym.tasks import DEFAULT_SPLIT

@@ -9,13 +9,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with OpenRLHF needs: {pip_install('openrlhf')}"):
     import torch
     from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
-except ImportError as error:
-    raise MissingExtraError(f"the integration with OpenRLHF needs: {pip_install('openrlhf')}") from error
 
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.text_episode import TextEpisode, episode_metrics

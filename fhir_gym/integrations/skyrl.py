@@ -7,13 +7,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with SkyRL needs: {pip_install('skyrl')}"):
     import skyrl_gym
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput, ConversationType
-except ImportError as error:
-    raise MissingExtraError(f"the integration with SkyRL needs: {pip_install('skyrl')}") from error
 
 from fhir_gym.text_episode import TextEpisode, episode_metrics
 

@@ -9,14 +9,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with tinker-cookbook needs: {pip_install('tinker')}"):
     from tinker_cookbook.renderers import Message, Renderer, get_text_content
     from tinker_cookbook.rl.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
     from tinker_cookbook.rl.types import STOP_METRIC_PREFIX, Env, EnvGroupBuilder, RLDataset, StopReason
-except ImportError as error:
-    raise MissingExtraError(f"the integration with tinker-cookbook needs: {pip_install('tinker')}") from error
 
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.text_episode import TextEpisode, episode_metrics

@@ -16,13 +16,11 @@ import httpx
 from pydantic import Field, create_model, model_validator
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError, MissingExtraError, pip_install
+from fhir_gym.errors import FhirGymError, missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with verifiers needs: {pip_install('verifiers')}"):
     import verifiers.v1 as vf
     from verifiers.v1.dialects.chat import message_to_wire
-except ImportError as error:
-    raise MissingExtraError(f"the integration with verifiers needs: {pip_install('verifiers')}") from error
 
 from fhir_gym.agents import Completion, Reply
 from fhir_gym.agents.completions import parse_completion

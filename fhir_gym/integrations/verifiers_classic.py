@@ -12,14 +12,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import InfraError, MissingExtraError, pip_install
+from fhir_gym.errors import InfraError, missing_extra, pip_install
 
-try:
+with missing_extra(f"load_environment needs: {pip_install('verifiers-classic')}"):
     import verifiers as vf
     from datasets import Dataset
     from verifiers import MultiTurnEnv  # verifiers 0.4 has it no more
-except ImportError as error:
-    raise MissingExtraError(f"load_environment needs: {pip_install('verifiers-classic')}") from error
 
 from fhir_gym.text_episode import TextEpisode, episode_metrics
 from fhir_gym.trainer_api import EpisodeRow, rows

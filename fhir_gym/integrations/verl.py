@@ -9,12 +9,10 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 
-try:
+with missing_extra(f"the integration with verl needs: {pip_install('verl')}"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
-except ImportError as error:
-    raise MissingExtraError(f"the integration with verl needs: {pip_install('verl')}") from error
 
 from fhir_gym.episode import Step
 from fhir_gym.tasks import DEFAULT_SPLIT

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fhir_gym.errors import FhirGymError, MissingExtraError, pip_install
+from fhir_gym.errors import FhirGymError, missing_extra, pip_install
 from fhir_gym.http_server import bind, make_http_server
 from fhir_gym.mcp_servers.toolset import McpClient, ToolResult, ToolSet
 
@@ -35,10 +35,8 @@ def require_sdk() -> None:
     Raises:
         MissingExtraError: It is not, or it is too old.
     """
-    try:
+    with missing_extra(f"MCP needs: {pip_install('mcp')}"):
         import_module("mcp_types")  # version 1 of the SDK does not have this package
-    except ImportError as error:
-        raise MissingExtraError(f"MCP needs: {pip_install('mcp')}") from error
 
 
 def make_server(tools: ToolSet) -> Server[Any]:

@@ -184,11 +184,11 @@ class InstanceData:
             return
         self.add_resource(value)
 
-    def redact(self, text: str, placeholder: str, id_placeholder: str = "<id>") -> str:
+    def redact(self, text: str, placeholder: str) -> str:
         """Replace the names and ids in a text by placeholders."""
         parts, end = [], 0
         for start, stop, is_id in self._matches(text):
-            parts += [text[end:start], id_placeholder if is_id else placeholder]
+            parts += [text[end:start], "<id>" if is_id else placeholder]
             end = stop
         joined = "".join([*parts, text[end:]])
         return re.sub(rf"{re.escape(placeholder)}(?:[\s,]+{re.escape(placeholder)})+", placeholder, joined)

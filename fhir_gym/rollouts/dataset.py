@@ -27,7 +27,8 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, system_prompt
-from fhir_gym.errors import ArgumentError, MissingExtraError, RecordError, UnknownNameError, pip_install
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError, MissingExtraError, RecordError, pip_install
 from fhir_gym.files import atomic_write, new_folder
 from fhir_gym.printable import encodable, markdown_text
 from fhir_gym.rollouts.record import Rollout, lookup_messages
@@ -117,8 +118,7 @@ def export(
     Raises:
         UnknownNameError: The format does not exist.
     """
-    if format not in FORMATS:
-        raise UnknownNameError("dataset format", format, FORMATS)
+    require_name("dataset format", format, FORMATS)
     return _rows(rollouts, format, selection or Selection(), summary or ExportSummary())
 
 
@@ -201,8 +201,7 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
         UnknownNameError: The format does not exist.
         MissingExtraError: `datasets` is not installed.
     """
-    if format not in FORMATS:
-        raise UnknownNameError("dataset format", format, FORMATS)
+    require_name("dataset format", format, FORMATS)
     try:
         datasets = import_module("datasets")
         json_value, list_of = _exact_json(datasets.Json), datasets.List

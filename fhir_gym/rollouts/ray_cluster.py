@@ -27,7 +27,7 @@ from typing_extensions import override
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.arguments import require_whole
-from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, MissingExtraError, in_one_line, pip_install
+from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, in_one_line, missing_extra, pip_install
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import Attempt, attempt_episode, run_alone
@@ -237,10 +237,8 @@ class RayRun:
 
     def __post_init__(self) -> None:
         """Pack what the actors need."""
-        try:
+        with missing_extra(f"a run on a Ray cluster needs: {pip_install('ray')}"):
             self.ray: Any = import_module("ray")
-        except ImportError as error:
-            raise MissingExtraError(f"a run on a Ray cluster needs: {pip_install('ray')}") from error
         self.is_concurrent = isinstance(self.agent, ConcurrentAgent)
         shipment = Shipment.of(self.plan, self.agent, self.world, self.ray.cloudpickle.dumps)
         try:

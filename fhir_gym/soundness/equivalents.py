@@ -12,6 +12,7 @@ from fhir_gym.soundness.answer_variants import spellings
 from fhir_gym.soundness.policy_runner import Policy
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody, with_ids
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
+from fhir_gym.tasks.core.variation import renamed_texts
 from fhir_gym.tasks.grading.allowed_additions import usual_details
 from fhir_gym.types import Json, Resource
 
@@ -168,7 +169,7 @@ def _other_writes(gold: GoldRecording, *, is_live: bool) -> Iterator[Policy]:
     writes = [step for step in gold.steps if step.writes]
     reads = [step for step in gold.steps if not step.writes]
     new = _placeholders(writes)
-    tied = any(_pointing(step.body, new) != step.body for step in writes)
+    tied = any(renamed_texts(step.body, new) != step.body for step in writes)
     updated = [step.action.url for step in writes if step.before is not None]
     repeated = len(set(updated)) < len(updated)
     # If a record is updated several times, the server may refuse the repeats, which refer to earlier versions.
@@ -243,15 +244,6 @@ def _placeholders(writes: Iterable[RecordedStep]) -> dict[str, str]:
     }
 
 
-def _pointing(value: Json, new: Mapping[str, str]) -> Json:
-    """Replace references to created resources with their placeholders."""
-    if isinstance(value, dict):
-        return {name: _pointing(item, new) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_pointing(item, new) for item in value]
-    return new.get(value, value) if isinstance(value, str) else value
-
-
 def _in_one(kind: str, gold: GoldRecording, reads: Sequence[Action], writes: Sequence[RecordedStep]) -> Policy:
     """A policy that sends all writes in one Bundle."""
     new = _placeholders(writes)
@@ -270,7 +262,7 @@ def _entry(step: RecordedStep, new: Mapping[str, str]) -> Resource:
     request = {"method": step.action.kind, "url": step.action.url.lstrip("/")}
     name = new.get(f"{step.body['resourceType']}/{step.created}") if isinstance(step.body, dict) else None
     url = {"fullUrl": name} if name else {}
-    return {**url, "resource": _pointing(step.body, new), "request": request}
+    return {**url, "resource": renamed_texts(step.body, new), "request": request}
 
 
 def _created(writes: Iterable[RecordedStep], entries: Sequence[Json]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -13,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import EpisodeMetrics, Rate
+from fhir_gym.evaluation.metrics import mean
 from fhir_gym.evaluation.text_table import LIGHT, Section, number, percent, points
 from fhir_gym.printable import JSON_ESCAPES, markdown_text, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.suite import SuiteContent
 from fhir_gym.tasks import get_pack
+from fhir_gym.types import as_object
 
 CARD_VERSION = 1
 """Version of the card's format."""
@@ -175,7 +176,7 @@ class Card(_Part):
             if Path(path).stat().st_size > _MAX_BYTES:
                 raise RecordError(f"{path} is not a result card: it is too large")
             data = json.loads(Path(path).read_bytes())
-            version = data.get("card_version") if isinstance(data, dict) else None
+            version = as_object(data).get("card_version")
             if isinstance(version, int) and version != CARD_VERSION:
                 raise RecordError(f"{path} is a card of version {version}; this fhir_gym reads version {CARD_VERSION}")
             return cls.model_validate_json(json.dumps(data))
@@ -232,7 +233,7 @@ def make_card(
         date=date,
         complete=overall.graded == overall.episodes,
         overall=overall,
-        mean_over_packs=_mean(known_rates) if len(known_rates) == len(rates) else None,
+        mean_over_packs=mean(known_rates) if len(known_rates) == len(rates) else None,
         packs=packs,
         tokens=spent if spent.total else None,
         prices=prices,
@@ -277,18 +278,13 @@ def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, Episod
         missing=len(planned) - len(graded) - failed,
         success=Share.of_episodes(graded, lambda episode: episode.success),
         light=light if light.of else None,
-        gradings={name: _mean(dict(episode.gradings)[name] for episode in graded) or 0.0 for name in names},
-        steps=_mean(episode.steps for episode in graded),
-        requests=_mean(episode.requests for episode in graded),
-        invalid=_mean(len(episode.invalid) for episode in graded),
-        prompt_tokens=_mean(usage.prompt for usage in usages),
-        completion_tokens=_mean(usage.completion for usage in usages),
+        gradings={name: mean(dict(episode.gradings)[name] for episode in graded) or 0.0 for name in names},
+        steps=mean(episode.steps for episode in graded),
+        requests=mean(episode.requests for episode in graded),
+        invalid=mean(len(episode.invalid) for episode in graded),
+        prompt_tokens=mean(usage.prompt for usage in usages),
+        completion_tokens=mean(usage.completion for usage in usages),
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return round(math.fsum(numbers) / len(numbers), 6) if numbers else None
 
 
 def _remarks(

@@ -244,7 +244,7 @@ def _solve(episode: _KnownEpisode, seed: int, knowledge: _Knowledge, most: int |
 
 def _slip(action: Action) -> Action:
     """Return a request that the server refuses, for the same resource type as the action."""
-    resource = _resource_of(action)
+    resource = action.url.lstrip("/").partition("?")[0].partition("/")[0] or "Patient"
     if action.kind == "GET":
         return Get(f"/{resource}", {"fullname": "unknown"})
     other = "Patient" if resource != "Patient" else "Practitioner"
@@ -325,10 +325,6 @@ def _length(episode: _KnownEpisode) -> int:
 
 def _main_resource(episode: _KnownEpisode) -> str:
     return (episode.task.required_resources or ("Patient",))[-1]
-
-
-def _resource_of(action: Action) -> str:
-    return action.url.lstrip("/").partition("?")[0].partition("/")[0] or "Patient"
 
 
 def _ids(result: str) -> list[str]:

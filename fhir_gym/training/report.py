@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
+from fhir_gym.errors import MissingExtraError, TrainingError, missing_extra, pip_install
 from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, wilson, without_variance
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation
@@ -94,11 +94,9 @@ def _points(curve: Curve) -> tuple[list[int], list[float]]:
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
     """Return a figure that needs no screen and does not depend on the user's matplotlib settings."""
-    try:
+    with missing_extra(f"plots need matplotlib: {pip_install('train')}"):
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
-    except ImportError as error:
-        raise MissingExtraError(f"plots need matplotlib: {pip_install('train')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         figure = figures.Figure(figsize=(width, height), dpi=100, layout="constrained")
         return figure, figure.add_subplot()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
+from fhir_gym.errors import TrainingError, missing_extra, pip_install
 from fhir_gym.tasks import DEFAULT_SPLIT, RewardRule
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.menu import MenuEnv
@@ -49,12 +49,10 @@ def menu_ppo(
     for name in names:
         EpisodeConfig(name.env_id, split=split).choose_tasks(name.task)
     numbers = EpisodeConfig(names[0].env_id, split=split).require_variations(variations)
-    try:
+    with missing_extra(f"training with RLlib needs: {pip_install('rllib')}"):
         ppo = import_module("ray.rllib.algorithms.ppo")
         spec_class = import_module("ray.rllib.core.rl_module.rl_module").RLModuleSpec
         module = import_module("fhir_gym.training.menu.rllib_module").MenuModule
-    except ImportError as error:
-        raise MissingExtraError(f"training with RLlib needs: {pip_install('rllib')}") from error
     # Runners in other processes do not know the environments of this process, so RLlib gets a function.
     import_module("ray.tune.registry").register_env(_ENV, _make_env)
     settings = {

@@ -105,7 +105,7 @@ class RunFolder:
         recorded = _read_config(self.path)
         if recorded is None:
             self._require_empty()
-        elif self._is_unused():
+        elif all(child.name in (_CONFIG, LOCK) for child in self.path.iterdir()):
             recorded = None  # the earlier run ended before it did anything, so its config may be replaced
         else:
             self._require_equal(recorded)
@@ -238,9 +238,6 @@ class RunFolder:
     def _require_empty(self) -> None:
         if self.path.is_dir() and any(child.name != LOCK for child in self.path.iterdir()):
             raise TrainingError(f"{self.path} contains other files than a training run; use another folder")
-
-    def _is_unused(self) -> bool:
-        return all(child.name in (_CONFIG, LOCK) for child in self.path.iterdir())
 
     def _require_equal(self, recorded: Mapping[str, Any]) -> None:
         if recorded["recipe"] != self._recipe:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 import fhir_gym
-from fhir_gym.errors import MissingExtraError, TrainingError, pip_install
+from fhir_gym.errors import TrainingError, missing_extra, pip_install
 from fhir_gym.tasks import find_task, task_set
 from fhir_gym.training.changed_variations import mirrored_pack
 from fhir_gym.training.config import TaskName, TrainingConfig
@@ -127,10 +127,8 @@ def train_sb3(config: Sb3Config, out: str | Path, *, progress: Progress = no_pro
         MissingExtraError: Stable-Baselines3 is not installed.
         TrainingError: The folder belongs to another run, or a setting is wrong.
     """
-    try:
+    with missing_extra(f"training with Stable-Baselines3 needs: {pip_install('sb3')}"):
         module = import_module("fhir_gym.training.sb3_run")
-    except ImportError as error:
-        raise MissingExtraError(f"training with Stable-Baselines3 needs: {pip_install('sb3')}") from error
     module.run(config, Path(out), progress)
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from fhir_gym.agents.transformer import Transformer, errors_in_one_line, find_weights, quiet
 from fhir_gym.episode_config import EpisodeSettings
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 from fhir_gym.observations import Observations
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
@@ -289,7 +289,5 @@ def save_model(network: Any, tokenizer: Any, folder: Path) -> None:
 
 def training_package(name: str) -> Any:
     """Import a package of the extras; raise MissingExtraError if it is not installed."""
-    try:
+    with missing_extra(f"fine-tuning needs the package {name}: {_INSTALL}"):
         return import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(f"fine-tuning needs the package {name}: {_INSTALL}") from error

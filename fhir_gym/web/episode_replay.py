@@ -18,7 +18,7 @@ from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, base_url_of, repl
 from fhir_gym.tasks import Check
 from fhir_gym.tasks.core.grader import ANSWER_FORM
 from fhir_gym.tasks.grading.end_state import returned_resources
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 from fhir_gym.web.element_text import element_text, shortened
 from fhir_gym.web.resource_view import Node, ResourceView, Target, ViewLimits, tree, view_json
 
@@ -232,10 +232,7 @@ def _references_in(response: Response) -> Iterator[str]:
         body = response.json() if response.body else None
     except (ValueError, RecursionError):
         return
-    entries = body.get("entry") if isinstance(body, dict) else None
-    contained = (
-        [entry.get("resource") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    )
+    contained = [entry.get("resource") for entry in objects_in(as_object(body).get("entry"))]
     for resource in (body, *contained):
         kind, id = (resource.get("resourceType"), resource.get("id")) if isinstance(resource, dict) else (None, None)
         if isinstance(kind, str) and isinstance(id, str) and kind not in ("Bundle", "OperationOutcome"):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fhir_gym.fhir import FhirSession
 from fhir_gym.fhir.definitions import search_parameters
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 from fhir_gym.web.element_text import element_text
 from fhir_gym.web.measurements import ADULT, GeneralRange, explained, general_range
 
@@ -244,9 +244,8 @@ def _parts(observation: Resource) -> Iterator[tuple[str, Resource]]:
     with_own_value = any(key.startswith("value") for key in observation)
     if with_own_value or not isinstance(components, list):
         yield name, observation
-    for component in components if isinstance(components, list) else []:
-        if isinstance(component, dict):
-            yield f"{name}: {element_text(component.get('code'))}", component
+    for component in objects_in(components):
+        yield f"{name}: {element_text(component.get('code'))}", component
 
 
 def _add(
@@ -338,7 +337,7 @@ def _at(value: Json, *path: str | int) -> Json:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None
         else:
-            value = value.get(step) if isinstance(value, dict) else None
+            value = as_object(value).get(step)
     return value
 
 

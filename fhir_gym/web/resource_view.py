@@ -12,7 +12,7 @@ from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL
 from fhir_gym.fhir.definitions import children
 from fhir_gym.tasks.grading.comparison import parse_reference
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object
 from fhir_gym.web.element_text import element_text, shortened
 
 MAX_ROWS = 200
@@ -200,8 +200,7 @@ def _indented(value: Json) -> str:
 
 def _entries(bundle: Resource) -> _Entries:
     """Return position, entry and resource of each entry with a resource."""
-    listed = bundle.get("entry")
-    entries = enumerate(listed if isinstance(listed, list) else [], start=1)
+    entries = enumerate(as_list(bundle.get("entry")), start=1)
     return [
         (number, entry, entry["resource"])
         for number, entry in entries
@@ -251,11 +250,9 @@ def _search_mode(entry: Mapping[str, Json]) -> str:
 
 def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
     """Yield a table of requests or responses in a batch, a transaction or a history."""
-    listed = bundle.get("entry")
     rows = []
-    for number, entry in enumerate(listed if isinstance(listed, list) else [], start=1):
-        request, response = (entry.get(name) if isinstance(entry, dict) else None for name in ("request", "response"))
-        request, response = (part if isinstance(part, dict) else {} for part in (request, response))
+    for number, entry in enumerate(as_list(bundle.get("entry")), start=1):
+        request, response = (as_object(as_object(entry).get(name)) for name in ("request", "response"))
         if request or response:
             url = response.get("location") or request.get("url")
             said = _issues(response["outcome"]) if isinstance(response.get("outcome"), dict) else ()
@@ -287,7 +284,7 @@ def _issues(outcome: Resource) -> tuple[tuple[str, str, str], ...]:
             element_text(issue.get("code")),
             element_text(issue.get("diagnostics") or issue.get("details")),
         )
-        for issue in (listed if isinstance(listed, list) else [])[:_MAX_ISSUES]
+        for issue in as_list(listed)[:_MAX_ISSUES]
         if isinstance(issue, dict)
     )
 
@@ -296,7 +293,7 @@ def _paging_links(bundle: Resource) -> tuple[tuple[str, str], ...]:
     listed = bundle.get("link")
     return tuple(
         (element_text(link.get("relation")), str(link.get("url")))
-        for link in (listed if isinstance(listed, list) else [])[:10]
+        for link in as_list(listed)[:10]
         if isinstance(link, dict)
     )
 

@@ -16,7 +16,7 @@ from fhir_gym.observations import read_response
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.timeline import base_url_of
 from fhir_gym.tasks import Check
-from fhir_gym.types import Json
+from fhir_gym.types import Json, as_list, as_object
 from fhir_gym.web.element_text import shortened
 from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace
 from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_text
@@ -246,18 +246,17 @@ def _is_short(answer: ResourceView) -> bool:
 
 def _reply_view(reply: ModelReply) -> ReplyView:
     content = reply.message.get("content")
-    calls = reply.message.get("tool_calls")
     return ReplyView(
         reply,
         message_text(reply.message) if content else None,
-        tuple(map(_call, calls if isinstance(calls, list) else [])),
+        tuple(map(_call, as_list(reply.message.get("tool_calls")))),
         None if reply.reasoning is None else LongText.of(reply.reasoning),
         None if reply.raw is None else LongText.of(reply.raw if isinstance(reply.raw, str) else _json_text(reply.raw)),
     )
 
 
 def _call(call: Json) -> tuple[str, LongText]:
-    function = call.get("function") if isinstance(call, dict) else None
+    function = as_object(call).get("function")
     if not isinstance(function, dict):
         return "unreadable call", LongText.of(_json_text(call))
     arguments = function.get("arguments")

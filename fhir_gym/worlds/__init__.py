@@ -4,10 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fhir_gym.worlds.cache import cache_dir
-from fhir_gym.worlds.catalogue import Recipe, WorldInfo, available
+from fhir_gym.worlds.catalogue import CachedWorld, Recipe, WorldInfo, available, cached_world, remove
 from fhir_gym.worlds.files import Format, format_of
 from fhir_gym.worlds.loading import Progress, build, load, write
-from fhir_gym.worlds.removal import CachedWorld, cached_world, remove
 
 if TYPE_CHECKING:
     from fhir_gym.worlds.comparing import Comparison, Difference, RestoreReport, compare, restore

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
 from fhir_gym.printable import one_line
-from fhir_gym.types import Resource
+from fhir_gym.types import Resource, as_object
 from fhir_gym.worlds.fhir_client import RETRIES, TRANSIENT, FhirClient, TooLargeError, diagnostics, objects
 
 MOST_ENTRIES = 500
@@ -177,8 +177,7 @@ def _get_entry(url: str) -> bytes:
 
 def _object(value: Resource, name: str) -> Resource:
     """Return a member of an object; an empty object if the member is not an object."""
-    inner = value.get(name)
-    return inner if isinstance(inner, dict) else {}
+    return as_object(value.get(name))
 
 
 def _status(answer: Resource) -> int:

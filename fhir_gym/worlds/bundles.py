@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 from fhir_gym.worlds.files import SourceRecord, read_document
 
 
@@ -59,7 +59,7 @@ def _entries(read: SourceRecord) -> Iterator[SourceRecord]:
         return
     bundle = read.value
     if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
-        kind = bundle.get("resourceType") if isinstance(bundle, dict) else None
+        kind = as_object(bundle).get("resourceType")
         what = f"a {kind}, not a Bundle: put resources into an .ndjson file, one per line" if kind else "not a Bundle"
         yield SourceRecord(read.place, problem=what)
         return
@@ -68,18 +68,13 @@ def _entries(read: SourceRecord) -> Iterator[SourceRecord]:
         return
     for number, entry in enumerate(bundle.get("entry", [])):
         place = f"{read.place} entry[{number}]"
-        method = _method(entry)
+        method = as_object(as_object(entry).get("request")).get("method", "POST")
         if method not in ("POST", "PUT"):
             yield SourceRecord(place, problem=f"only POST and PUT can be imported, not {method}")
         elif not isinstance(entry, dict) or not isinstance(entry.get("resource"), dict):
             yield SourceRecord(place, problem="no resource")
         else:
             yield SourceRecord(place, _identified(entry))
-
-
-def _method(entry: Json) -> Json:
-    request = entry.get("request") if isinstance(entry, dict) else None
-    return request.get("method", "POST") if isinstance(request, dict) else "POST"
 
 
 def _identified(entry: dict[str, Any]) -> Resource:
@@ -93,9 +88,8 @@ def _identified(entry: dict[str, Any]) -> Resource:
 def _addresses(bundle: Json) -> dict[str, str]:
     """Map the fullUrl of each entry to `Type/id`."""
     addresses = {}
-    entries = bundle.get("entry") if isinstance(bundle, dict) else None
-    for entry in entries if isinstance(entries, list) else []:
-        url = entry.get("fullUrl") if isinstance(entry, dict) else None
+    for entry in objects_in(as_object(bundle).get("entry")):
+        url = entry.get("fullUrl")
         if isinstance(url, str) and isinstance(entry.get("resource"), dict):
             resource = _identified(entry)
             addresses[url] = f"{resource.get('resourceType')}/{resource.get('id')}"
@@ -106,9 +100,8 @@ def _identifiers(resource: Resource) -> dict[str, str]:
     """Map the conditional references to a resource (`Type?identifier=system|value`) to `Type/id`."""
     kind, by_system = resource.get("resourceType"), {}
     own = f"{kind}/{resource.get('id')}"
-    identifiers = resource.get("identifier")
-    for identifier in identifiers if isinstance(identifiers, list) else []:
-        if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
+    for identifier in objects_in(resource.get("identifier")):
+        if isinstance(identifier.get("value"), str):
             by_system[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = own
     return by_system
 

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.printable import one_line
@@ -46,8 +47,7 @@ class Download:
         self, client: FhirClient, folder: Path, types: Sequence[str] | None, page_size: int, progress: Progress | None
     ) -> None:
         for name in types or ():
-            if name not in RESOURCE_TYPES:
-                raise UnknownNameError("resource type", name, RESOURCE_TYPES)
+            require_name("resource type", name, RESOURCE_TYPES)
         told = client.types()
         self.client, self.page_size, self.progress = client, page_size, progress
         self.types = sorted(set(told if types is None else types) & set(RESOURCE_TYPES))

@@ -15,7 +15,7 @@ from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.messages import JSON
 from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, redirect_target, retry_after
 from fhir_gym.printable import one_line
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, objects_in
 
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 """Status codes after which a request is repeated."""
@@ -163,7 +163,7 @@ class JsonClient:
 
 def objects(value: Json) -> list[Resource]:
     """Return the objects in a list; empty if the value is not a list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return objects_in(value)
 
 
 def diagnostics(outcome: Json) -> str:

@@ -21,12 +21,6 @@ from fhir_gym.types import Json
 ENV_ID = "FHIRAgent/Appointment-v0"
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def chat(server: ChatServer, **settings: Any) -> ChatAgent:
     given: dict[str, Any] = {"model": "scripted", "base_url": server.base_url, "backoff": 0.001} | settings
     return ChatAgent(**given)

@@ -261,8 +261,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kept(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Change to the folder, and check after the test that its files are unchanged."""
     monkeypatch.chdir(made)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     before = contents(made)
     yield
     assert contents(made) == before

@@ -15,8 +15,6 @@ REPLY = '{"opinion": "agreement", "reason": "\x1b[31mFine."}'
 
 @pytest.fixture(autouse=True)
 def rollouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Any) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     for agent in ("gold", "idle"):
         line = ["rollout", "FHIRAgent/Appointment-v0", "--agent", agent, "--tasks", "02a,02b", "--variations", "0"]

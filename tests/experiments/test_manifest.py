@@ -19,12 +19,6 @@ from fhir_gym.tasks.core.variation import variation_cache
 ENV_ID = "FHIRAgent/Appointment-v0"
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def manifest(world: World, *names: str, **choice: Any) -> Manifest:
     base: dict[str, Any] = {"base_url": "http://user:pw@here:8000/v1", "tasks": ("01",), "env_ids": (ENV_ID,)}
     experiment = choice.pop("experiment", "experiment-2")

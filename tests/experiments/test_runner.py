@@ -29,12 +29,6 @@ ENV_ID = "FHIRAgent/Appointment-v0"
 KEYS = ("02a", "11a")
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
     prices = ModelPrices(Prices(1, 2))
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:

@@ -18,11 +18,15 @@ CLIENT = httpx.Client(verify=False)  # all servers are on this machine
 AnySession = Session | RemoteSession
 
 
-def send(session: AnySession, method: str, url: str, body: Any = None, **headers: str) -> Response:
+def request(method: str, url: str, body: Any = None, **headers: str) -> Request:
     path, _, query = url.partition("?")
     sent = {"content-type": FHIR} | {name.replace("_", "-"): value for name, value in headers.items()}
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    return session.handle(Request(method, path, query, sent, data))
+    return Request(method, path, query, sent, data)
+
+
+def send(session: AnySession, method: str, url: str, body: Any = None, **headers: str) -> Response:
+    return session.handle(request(method, url, body, **headers))
 
 
 def state(server: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fhir_gym.fhir import Limits, Request, Response, Session, World
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.messages import Interaction
+from tests.fhir.remote_writes import send
 from tests.fhir.request_parts import request_parts
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR
@@ -26,13 +27,6 @@ def session(request: pytest.FixtureRequest, world: World) -> Iterator[Session | 
         remote = RemoteSession(request.getfixturevalue("server"), world)
         yield remote
         remote.close()
-
-
-def send(session: Session | RemoteSession, method: str, url: str, body: Any = None, **headers: str) -> Response:
-    path, _, query = url.partition("?")
-    sent = {"content-type": FHIR} | {name.replace("_", "-"): value for name, value in headers.items()}
-    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    return session.handle(Request(method, path, query, sent, data))
 
 
 def told(response: Response) -> list[str]:

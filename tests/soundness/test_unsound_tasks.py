@@ -17,7 +17,7 @@ from fhir_gym.tasks.grading.answers import CountAnswer
 from fhir_gym.tasks.grading.checks import equal
 from fhir_gym.tasks.packs.appointment.t01_new_patient import NewPatient
 from fhir_gym.tasks.packs.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
-from fhir_gym.tasks.packs.appointment.t11a_earliest_slot import EarliestSlot
+from fhir_gym.tasks.packs.appointment.t11_find_slots import EarliestSlot
 from fhir_gym.tasks.packs.appointment.t14_make_appointment import MakeAppointment
 from fhir_gym.tasks.packs.appointment.t15_cancel_appointment import CancelAppointment
 from tests.soundness.checking import problems, unnoticed

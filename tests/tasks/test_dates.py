@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from fhir_gym.tasks.core.dates import WEEKDAYS, at, instant, moment_in_words, next_weekday, parse_instant
+from fhir_gym.tasks.core.dates import WEEKDAYS, at, full_years, instant, moment_in_words, next_weekday, parse_instant
 
 MONDAY = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
 
@@ -32,3 +32,9 @@ def test_instants() -> None:
     assert parse_instant(instant(moment)) == moment
     assert parse_instant("2023-11-14T11:00:00+02:00") == moment
     assert moment_in_words(MONDAY).startswith("2023-11-13T10:15:00Z, a Monday")
+
+
+def test_full_years() -> None:
+    assert full_years(date(1956, 11, 13), date(2023, 11, 13)) == 67
+    assert full_years(date(1956, 11, 14), date(2023, 11, 13)) == 66
+    assert full_years(date(2004, 2, 29), date(2023, 2, 28)) == 18

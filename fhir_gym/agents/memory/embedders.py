@@ -22,16 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.arguments import require_url, require_whole
-from fhir_gym.errors import (
-    ArgumentError,
-    EndpointError,
-    FhirGymError,
-    InfraError,
-    MissingExtraError,
-    UnknownNameError,
-    pip_install,
-)
+from fhir_gym.arguments import require_name, require_url, require_whole
+from fhir_gym.errors import ArgumentError, EndpointError, FhirGymError, InfraError, MissingExtraError, pip_install
 from fhir_gym.http_client import RetryPolicy, limit_replies, retry_after
 
 Vectors = NDArray[np.float32]
@@ -310,8 +302,7 @@ def make_embedder(name: str, **settings: Any) -> Embedder:
         UnknownNameError: The embedder does not exist.
         MissingExtraError: A package of the embedder is not installed.
     """
-    if name not in EMBEDDERS:
-        raise UnknownNameError("embedder", name, EMBEDDERS)
+    require_name("embedder", name, EMBEDDERS)
     try:
         return EMBEDDERS[name](**settings)
     except TypeError as error:

@@ -17,7 +17,7 @@ from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ERROR, decode_arguments, error_text, function_schema, unknown_tool
 from fhir_gym.arguments import require_url
 from fhir_gym.concurrency import run_coroutine
-from fhir_gym.errors import ArgumentError, InfraError, MissingExtraError, in_one_line, pip_install
+from fhir_gym.errors import ArgumentError, InfraError, in_one_line, missing_extra, pip_install
 from fhir_gym.http_client import limit_size
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json
@@ -61,10 +61,8 @@ class McpTools:
     def __init__(
         self, server: str | Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60.0
     ) -> None:
-        try:
+        with missing_extra(f"tools of MCP servers need: {pip_install('mcp')}"):
             import_module("mcp_types")  # version 1 of the SDK does not have this package
-        except ImportError as error:
-            raise MissingExtraError(f"tools of MCP servers need: {pip_install('mcp')}") from error
         self._url, self._command = _parse(server)
         self._env = dict(env or {})
         if not timeout > 0:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fhir_gym.errors import MissingExtraError, pip_install
+from fhir_gym.errors import missing_extra, pip_install
 from fhir_gym.evaluation.figures.charts import Bars, Chart, Figure, HeatMap, Stacks, Violins
 from fhir_gym.evaluation.figures.style import (
     INK,
@@ -156,11 +156,9 @@ def _drawn(figure: Figure, figures: Any) -> Any:
 @contextmanager
 def _matplotlib() -> Iterator[Any]:
     """Load matplotlib with our settings, independent of the user's, and yield its module of figures."""
-    try:
+    with missing_extra(f"figures need matplotlib: {pip_install('report')}"):
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
         import_module("matplotlib.backends.backend_agg")
-    except ImportError as error:
-        raise MissingExtraError(f"figures need matplotlib: {pip_install('report')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault), matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # A name in a script that the font does not contain is drawn as boxes in the PNG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)

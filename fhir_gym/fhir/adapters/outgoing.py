@@ -14,7 +14,7 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import WRITES, Interaction, Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.urls import decode_query
-from fhir_gym.types import Resource
+from fhir_gym.types import Resource, as_object
 
 T = TypeVar("T")
 
@@ -133,5 +133,5 @@ def _bundle_of(body: bytes) -> Resource:
         document = serialization.loads(body)
     except ValueError:
         document = None
-    bundle: Resource = document if isinstance(document, dict) else {}
+    bundle: Resource = as_object(document)
     return bundle if isinstance(bundle.get("entry"), list) else bundle | {"entry": []}

@@ -17,7 +17,7 @@ from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
 from fhir_gym.http_client import ReplyTooLargeError, RetryPolicy, redirect_target, retry_after
 from fhir_gym.printable import one_line
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 RETRIES = RetryPolicy(4)
 
@@ -266,5 +266,4 @@ def _entry(answer: Json) -> tuple[str, Resource]:
     """Return the status and the resource of an entry in the answer to a batch."""
     if not isinstance(answer, dict) or not isinstance(answer.get("response"), dict):
         return "", {}
-    resource = answer.get("resource")
-    return str(answer["response"].get("status"))[:3], resource if isinstance(resource, dict) else {}
+    return str(answer["response"].get("status"))[:3], as_object(answer.get("resource"))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fhir_gym.fhir.adapters.outgoing import RequestPart, is_bundle
 from fhir_gym.fhir.interactions.operations import CHANGE_META
 from fhir_gym.fhir.messages import WRITES, Effect, Interaction, Request, Response
 from fhir_gym.fhir.routes import attempted
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, json_object
 
 _PLACE = re.compile(r"(?:^|/)([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/([^/?]+))?$")
 
@@ -58,7 +57,8 @@ def answers(request: Request, response: Response) -> list[WriteAnswer]:
         return [_answer(response.status, place)]
     if response.status != 200:
         return []
-    told = (_object(entry.get("response")) for entry in _entries(_parsed(response)))
+    entries = as_list((json_object(response.body) or {}).get("entry"))
+    told = (as_object(as_object(entry).get("response")) for entry in entries)
     return [_answer(_status(resource.get("status")), str(resource.get("location", ""))) for resource in told]
 
 
@@ -177,20 +177,3 @@ def _effect(changed: Sequence[ResourceStates]) -> Effect:
 def _status(text: Json) -> int:
     number = str(text)[:3]
     return int(number) if number.isascii() and number.isdecimal() else 0
-
-
-def _parsed(response: Response) -> Resource:
-    """Parse the resource in a response; empty if there is none."""
-    try:
-        return _object(json.loads(response.body))
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _entries(bundle: Resource) -> list[Any]:
-    entries = bundle.get("entry")
-    return [_object(entry) for entry in entries] if isinstance(entries, list) else []

@@ -20,7 +20,7 @@ from fhir_gym.fhir.interactions.references import find_references
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.world import World
 from fhir_gym.printable import one_line
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 
 def batches_by_reference(resources: Sequence[Resource], size: int) -> list[list[Resource]]:
@@ -128,7 +128,7 @@ def _undo(client: RemoteClient, entries: list[dict[str, Any]]) -> list[str]:
 
 
 def _is_done(answer: Json) -> bool:
-    response = answer.get("response") if isinstance(answer, dict) else None
+    response = as_object(answer).get("response")
     return isinstance(response, dict) and str(response.get("status")).startswith("2")
 
 

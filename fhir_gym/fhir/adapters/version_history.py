@@ -11,7 +11,7 @@ from fhir_gym.fhir.adapters.remote_client import RemoteClient
 from fhir_gym.fhir.clock import MILLISECOND, instant
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.paging import link
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 
 _PAGE = 200
 _MOST_PAGES = 100
@@ -87,17 +87,12 @@ def state_before(client: RemoteClient, versions: list[Version]) -> Resource | No
 
 
 def _entries(bundle: Resource) -> list[Any]:
-    entries = bundle.get("entry")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return objects_in(bundle.get("entry"))
 
 
 def _time(resource: Json) -> str | None:
     """Return the time of a resource's last update as an instant in UTC; None if there is none."""
-    text = _object(_object(resource).get("meta")).get("lastUpdated")
+    text = as_object(as_object(resource).get("meta")).get("lastUpdated")
     try:
         return instant(datetime.fromisoformat(str(text)))
     except ValueError:
@@ -106,9 +101,9 @@ def _time(resource: Json) -> str | None:
 
 def _version(entry: dict[str, Any]) -> Version | None:
     """Return the version of an entry; a deletion has no resource, only URLs."""
-    resource, asked, answered = (_object(entry.get(name)) for name in ("resource", "request", "response"))
+    resource, asked, answered = (as_object(entry.get(name)) for name in ("resource", "request", "response"))
     if "id" in resource:
-        version = _object(resource.get("meta")).get("versionId", "")
+        version = as_object(resource.get("meta")).get("versionId", "")
         return Version(str(resource.get("resourceType")), str(resource["id"]), str(version))
     match = _PLACE.search(str(asked.get("url", ""))) or _PLACE.search(str(entry.get("fullUrl", "")))
     return Version(match[1], match[2], match[3] or str(answered.get("etag", "")).strip('W/"')) if match else None

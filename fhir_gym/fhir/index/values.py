@@ -17,7 +17,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fhir_gym.types import Json
+from fhir_gym.types import Json, as_object
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -292,8 +292,7 @@ def _timing(value: Json, pid: int, rows: RowBuffer) -> None:
     if not isinstance(value, dict):
         return
     spans = [interval(e) for e in value.get("event") or () if isinstance(e, str)]
-    repeat = value.get("repeat")
-    bounds = repeat.get("boundsPeriod") if isinstance(repeat, dict) else None
+    bounds = as_object(value.get("repeat")).get("boundsPeriod")
     if isinstance(bounds, dict):
         spans.append(period(_text(bounds.get("start")), _text(bounds.get("end"))))
     intervals = [s for s in spans if s]

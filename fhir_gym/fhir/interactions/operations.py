@@ -28,7 +28,7 @@ from fhir_gym.fhir.store.versions import versions
 from fhir_gym.fhir.terminology import expand, validate_code
 from fhir_gym.fhir.urls import Pairs, decode_form, encode_pairs
 from fhir_gym.fhir.validation import described, validate
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object, objects_in
 
 _ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
 _STEPS_OF_A_VALUE_SET = 20_000
@@ -172,8 +172,7 @@ def _key(value: object) -> str:
 
 
 def _parameters(resource: object) -> Iterable[Resource]:
-    listed = resource.get("parameter") if isinstance(resource, dict) else None
-    return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+    return objects_in(as_object(resource).get("parameter"))
 
 
 def _returned(meta: Resource) -> Response:
@@ -222,11 +221,10 @@ def _posted(ctx: RequestContext) -> Pairs:
     if form := decode_form(ctx.request.headers.get("content-type", ""), ctx.request.body):
         return form
     resource = serialization.parse_resource(ctx.request.body, "Parameters")
-    listed = resource.get("parameter")
     return [
         (name, str(value))
-        for parameter in (listed if isinstance(listed, list) else [])
-        if isinstance(parameter, dict) and isinstance(name := parameter.get("name"), str)
+        for parameter in _parameters(resource)
+        if isinstance(name := parameter.get("name"), str)
         for key, value in parameter.items()
         if key.startswith("value") and isinstance(value, (str, int))
     ]
@@ -352,10 +350,7 @@ def validate_operation(ctx: RequestContext, resource_type: str, id: str | None) 
 def _from_parameters(parameters: Resource) -> tuple[Resource | None, str | None]:
     """Return the resource and the mode."""
     resource, mode = None, None
-    listed = parameters.get("parameter")
-    for parameter in listed if isinstance(listed, list) else []:
-        if not isinstance(parameter, dict):
-            continue
+    for parameter in _parameters(parameters):
         inner = parameter.get("resource")
         if parameter.get("name") == "resource" and isinstance(inner, dict) and resource is None:
             resource = inner

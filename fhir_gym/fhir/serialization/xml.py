@@ -14,7 +14,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, Element, children
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.serialization import MAX_DEPTH, normalise
 from fhir_gym.fhir.serialization.primitives import Number
-from fhir_gym.types import Resource
+from fhir_gym.types import Resource, as_object
 
 _FHIR = "{http://hl7.org/fhir}"
 _XHTML = "http://www.w3.org/1999/xhtml"
@@ -247,8 +247,7 @@ def _properties(value: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any
             values = [None] * len(companions)
         for number in range(max(len(values), len(companions))):
             child = values[number] if number < len(values) else None
-            extra = companions[number] if number < len(companions) else None
-            extra = extra if isinstance(extra, dict) else {}
+            extra = as_object(companions[number] if number < len(companions) else None)
             if extra or not (child is None or isinstance(child, list)):
                 yield name, child, extra
 

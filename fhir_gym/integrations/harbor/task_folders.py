@@ -30,14 +30,14 @@ VERDICT_FOLDER = Path("/tmp/fhir-gym-verdict")
 REWARD, VERDICT, ROLLOUT = "reward.json", "verdict.json", "rollout.jsonl"
 """Names of the files: the reward, the verdict for people, and the record of the episode."""
 _PIECE = 65_536
+_TIMEOUT = 60.0
 
 
-def fetch_result(path: Path, timeout: float = 60.0) -> Rollout:
+def fetch_result(path: Path) -> Rollout:
     """End the episode of a server, if it still runs, and return its record.
 
     Args:
         path: The server's socket.
-        timeout: Seconds to wait for the server.
 
     Raises:
         InfraError: The server does not answer.
@@ -45,7 +45,7 @@ def fetch_result(path: Path, timeout: float = 60.0) -> Rollout:
     received = bytearray()
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(timeout)
+            connection.settimeout(_TIMEOUT)
             connection.connect(str(path))
             while piece := connection.recv(_PIECE):
                 received += piece

@@ -93,8 +93,8 @@ def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> T
             groups.append(Group(rows, places[scene.target], qualifying))
         parts.append((rows, columns))
         row = rows.stop
-    everything = _all_names(columns for _, columns in parts)
-    names = [name for name in everything if _is_category(name) <= background.is_closed(_path(name))]
+    everything = sorted({name for _, columns in parts for name in columns})
+    names = [name for name in everything if name.endswith(" category") <= background.is_closed(_path(name))]
     values = np.full((row, len(names)), np.nan)
     column_of = {name: at for at, name in enumerate(names)}
     for rows, columns in parts:
@@ -103,14 +103,6 @@ def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> T
                 values[rows, column_of[name]] = column
     kept = list(_informative(values))
     return Table(tuple(names[at] for at in kept), values[:, kept], tuple(groups))
-
-
-def _all_names(parts: Iterable[Columns]) -> list[str]:
-    return sorted({name for columns in parts for name in columns})
-
-
-def _is_category(name: str) -> bool:
-    return name.endswith(" category")
 
 
 def _path(name: str) -> str:
@@ -313,13 +305,13 @@ def rule_hits(train: Table, test: Table) -> Hits:
     return shares
 
 
-def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
+def single_features(table: Table) -> list[tuple[str, float]]:
     """The single features that predict the target most often, with their success rates.
 
     The rules for each feature are "the highest", "the lowest" and "exactly this value" (such as rank 3). If a rule
     selects several candidates, a hit counts as a fraction.
     """
-    return [(f"{table.names[feature]}: {_WAYS[way]}", share) for way, feature, share in _best(table, most)]
+    return [(f"{table.names[feature]}: {_WAYS[way]}", share) for way, feature, share in _best(table, 3)]
 
 
 def _best(table: Table, most: int) -> list[tuple[int, int, float]]:

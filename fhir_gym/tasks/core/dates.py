@@ -39,6 +39,11 @@ def at(day: date, hour: int, minute: int = 0) -> datetime:
     return datetime.combine(day, time(hour, minute), UTC)
 
 
+def full_years(born: date, day: date) -> int:
+    """Return the age in full years of a person on a day."""
+    return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
+
+
 def next_weekday(now: datetime, weekday: int) -> date:
     """Return the first day after today (UTC) with the given weekday; Monday is 0."""
     today = now.astimezone(UTC).date()

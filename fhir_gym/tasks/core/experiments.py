@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fhir_gym.errors import UnknownNameError
+from fhir_gym.arguments import require_name
 from fhir_gym.registration import SHIPPED
 from fhir_gym.tasks.core.registry import get_pack, get_task, task_keys
 from fhir_gym.tasks.core.splits import TEST_START
@@ -133,6 +133,5 @@ def get_experiment(name: str) -> Experiment:
     Raises:
         UnknownNameError: There is no such experiment.
     """
-    if name not in EXPERIMENTS:
-        raise UnknownNameError("experiment", name, EXPERIMENTS)
+    require_name("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import TaskError
 from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.task import ExpectedChange, Task
 from fhir_gym.tasks.core.variation import Variation
@@ -139,8 +140,7 @@ def require_grading(task: Task[Any], grading: str) -> None:
     Raises:
         UnknownNameError: The task does not have the grading.
     """
-    if grading not in task.gradings:
-        raise UnknownNameError(f"grading of task {task.key}", grading, task.gradings)
+    require_name(f"grading of task {task.key}", grading, task.gradings)
 
 
 def _checks_by_grading(

@@ -41,8 +41,7 @@ class TaskSet(Mapping[str, Task[Any]]):
         self._tasks, self._dials = tasks, dict(dials or {})
         dial_names = dict.fromkeys(name for task in tasks.values() for name in task.dials)
         for name in self._dials:
-            if name not in dial_names:
-                raise UnknownNameError("dial of these tasks", name, dial_names)
+            require_name("dial of these tasks", name, dial_names)
         if self._dials and not len(self):
             raise ArgumentError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import orjson
 
 from fhir_gym.actions import Action
-from fhir_gym.errors import ArgumentError, TaskError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import ArgumentError, TaskError
 from fhir_gym.fhir import FhirSession, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.tasks.core.dates import moment_in_words
@@ -81,8 +82,7 @@ def checked_dials(key: str, dials: Mapping[str, Dial], values: Mapping[str, obje
         ArgumentError: A value is not possible.
     """
     for name in values:
-        if name not in dials:
-            raise UnknownNameError(f"dial of task {key}", name, dials)
+        require_name(f"dial of task {key}", name, dials)
     checked = {name: dial.checked(name, values[name]) for name, dial in dials.items() if name in values}
     return {name: value for name, value in checked.items() if value != dials[name].usual}
 

@@ -89,7 +89,7 @@ def placed_among(
         names = new_names
         if reference in new_names:
             names = {**new_names, record["id"]: new_names[reference].partition("/")[2]}
-        renamed: Resource = _renamed(record, names)
+        renamed: Resource = renamed_texts(record, names)
         times, same = UpdateTimes(generators[reference], world), stored.get(reference)
         if dressed:
             resident = random_resident(generators[reference], world, record["resourceType"])
@@ -105,12 +105,12 @@ def _reference(record: Resource) -> str:
     return f"{record['resourceType']}/{record['id']}"
 
 
-def _renamed(value: Json, names: Mapping[str, str]) -> Any:
+def renamed_texts(value: Json, names: Mapping[str, str]) -> Any:
     """Return a JSON value in which texts are replaced by their new names."""
     if isinstance(value, dict):
-        return {name: _renamed(item, names) for name, item in value.items()}
+        return {name: renamed_texts(item, names) for name, item in value.items()}
     if isinstance(value, list):
-        return [_renamed(item, names) for item in value]
+        return [renamed_texts(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 

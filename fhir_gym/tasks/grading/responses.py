@@ -11,7 +11,7 @@ import orjson
 
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.paging import link
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object
 
 PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
 _MOST_PARSED = 8 * 1024 * 1024
@@ -131,7 +131,7 @@ def _resources_in(body: Json) -> dict[str, Resource]:
         return {f"{body.get('resourceType')}/{body['id']}": body} if isinstance(body.get("id"), str) else {}
     resources: dict[str, Resource] = {}
     for entry in _entries(body):
-        resource = entry.get("resource") if isinstance(entry, dict) else None
+        resource = as_object(entry).get("resource")
         if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
             if isinstance(id := resource.get("id"), str):
                 resources.setdefault(
@@ -143,8 +143,7 @@ def _resources_in(body: Json) -> dict[str, Resource]:
 
 
 def _entries(bundle: Json) -> list[Json]:
-    entries = bundle.get("entry") if isinstance(bundle, dict) else None
-    return entries if isinstance(entries, list) else []
+    return as_list(as_object(bundle).get("entry"))
 
 
 def _parsed(response: Response) -> Json:

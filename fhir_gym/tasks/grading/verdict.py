@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.errors import UnknownNameError
+from fhir_gym.arguments import require_name
 from fhir_gym.tasks.grading.checks import Check, Diagnosis
 from fhir_gym.tasks.grading.end_state import LoggedRequest, returned_resources
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
@@ -128,8 +128,7 @@ class Verdict(BaseModel):
         Raises:
             UnknownNameError: There is no such rule.
         """
-        if rule not in REWARD_RULES:
-            raise UnknownNameError("reward rule", rule, REWARD_RULES)
+        require_name("reward rule", rule, REWARD_RULES)
         if self.success or rule == "sparse":
             return float(self.success)
         if self.score is not None:

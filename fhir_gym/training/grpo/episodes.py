@@ -14,7 +14,7 @@ from typing_extensions import override
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
 from fhir_gym.arguments import require_name, require_phrasing_type
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import FhirGymError, MissingExtraError, TrainingError, pip_install
+from fhir_gym.errors import FhirGymError, TrainingError, missing_extra, pip_install
 from fhir_gym.fhir import World
 from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
@@ -130,10 +130,8 @@ class EpisodeRows:
         Raises:
             MissingExtraError: The package datasets is missing.
         """
-        try:
+        with missing_extra(f"GRPO needs the package datasets: {INSTALL}"):
             datasets = import_module("datasets")
-        except ImportError as error:
-            raise MissingExtraError(f"GRPO needs the package datasets: {INSTALL}") from error
         return datasets.Dataset.from_dict({"number": list(range(length))}).with_transform(self._rows)
 
     def state_dict(self) -> dict[str, Any]:

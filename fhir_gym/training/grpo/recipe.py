@@ -16,7 +16,7 @@ from typing import Any
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import Transformer
-from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.errors import TrainingError, missing_extra
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.config import GrpoConfig, trl_arguments
 from fhir_gym.training.grpo.episodes import INSTALL, EpisodeRows, OpenConfigs
@@ -207,7 +207,5 @@ def _without_noise() -> Iterator[None]:
 
 
 def _package(name: str) -> Any:
-    try:
+    with missing_extra(f"GRPO needs the package {name}: {INSTALL}"):
         return import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(f"GRPO needs the package {name}: {INSTALL}") from error

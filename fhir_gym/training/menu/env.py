@@ -17,7 +17,7 @@ from typing_extensions import override
 import fhir_gym
 from fhir_gym import tasks as packs
 from fhir_gym import worlds
-from fhir_gym.arguments import require_whole
+from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.envs import FHIREnv
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import ArgumentError, UnknownNameError
@@ -145,8 +145,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
     def _choose(self, options: Mapping[str, Any]) -> tuple[TaskName, dict[str, Any]]:
         for option in options:
-            if option not in _OPTIONS:
-                raise UnknownNameError("reset option", option, _OPTIONS)
+            require_name("reset option", option, _OPTIONS)
         if self.curriculum is not None and not options:
             drawn = self.curriculum.draw()
             extra = {} if drawn.phrasing is None else {"phrasing": drawn.phrasing}

@@ -79,7 +79,7 @@ def learn_templates(rollouts: Iterable[Rollout]) -> Templates:
     shapes: dict[str, list[tuple[int, _Split]]] = defaultdict(list)
     for number, occurrence in enumerate(occurrences):
         for split in occurrence.splits:
-            shapes[_shape(split)].append((number, split))
+            shapes[json.dumps(split.skeleton, sort_keys=True)].append((number, split))
     covers: dict[_Variant, set[int]] = {}
     for shape, members in shapes.items():
         chosen = _choose_slots([(occurrences[number], split) for number, split in members], dictionaries)
@@ -105,10 +105,6 @@ def _source(rollout: Rollout) -> Source:
 def _checked(rollout: Rollout) -> Rollout:
     require_training([_source(rollout)])
     return rollout
-
-
-def _shape(split: _Split) -> str:
-    return json.dumps(split.skeleton, sort_keys=True)
 
 
 def _actions(rollout: Rollout) -> Iterator[tuple[View, list[Parts]]]:
@@ -272,15 +268,11 @@ def _variants(
     for number, split in members:
         slots = [
             next((slot for slot in ranked if slot in explanations), None)
-            for ranked, explanations in _zip(chosen, split)
+            for ranked, explanations in zip(chosen, split.leaves, strict=True)
         ]
         if None not in slots:
             covers[_bind(shape, [slot for slot in slots if slot], split)].add(number)
     return covers
-
-
-def _zip(chosen: Sequence[Sequence[Slot]], split: _Split) -> Iterator[tuple[Sequence[Slot], Explained]]:
-    return zip(chosen, split.leaves, strict=True)
 
 
 def _bind(shape: str, slots: Sequence[Slot], split: _Split) -> _Variant:

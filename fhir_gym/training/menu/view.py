@@ -14,6 +14,7 @@ from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.observations import read_response
 from fhir_gym.training.menu.prompt import Prompt, read_prompt
 from fhir_gym.training.menu.templates import Variable
+from fhir_gym.types import objects_in
 
 _DATED = re.compile(r"\d{4}-\d\d-\d\d")
 _SKIPPED = frozenset({"meta", "text", "resourceType", "id"})
@@ -172,9 +173,8 @@ class View:
             self.versions[seen.type] = turn + 1
 
     def _add_bundle(self, action: str, bundle: dict[str, Any], turn: int) -> None:
-        entry_list, total = bundle.get("entry"), bundle.get("total")
-        entries = [e for e in entry_list if isinstance(e, dict)] if isinstance(entry_list, list) else []
-        entries = [entry for entry in entries if _is_resource(entry.get("resource"))]
+        total = bundle.get("total")
+        entries = [entry for entry in objects_in(bundle.get("entry")) if _is_resource(entry.get("resource"))]
         resources: list[Seen] = []
         for position, entry in enumerate(entries):
             data, search = entry["resource"], entry.get("search")

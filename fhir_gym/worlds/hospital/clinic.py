@@ -132,12 +132,9 @@ def clinicians(seed: int) -> tuple[Clinician, ...]:
     return tuple(drawn)
 
 
-def _departments() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(specialty.department for specialty in _SPECIALTIES))
-
-
 def _department_ids(prefix: str) -> dict[str, str]:
-    return dict(zip(_departments(), _ids(prefix)[2:], strict=False))
+    departments = dict.fromkeys(specialty.department for specialty in _SPECIALTIES)
+    return dict(zip(departments, _ids(prefix)[2:], strict=False))
 
 
 def organizations_and_places(seed: int) -> Iterator[Resource]:

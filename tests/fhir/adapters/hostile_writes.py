@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from fhir_gym.fhir import Request
-from tests.fhir.remote_writes import URN, bundle, tags
+from tests.fhir.remote_writes import URN, bundle, request, tags
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR, JSON_PATCH
 
@@ -31,13 +31,6 @@ PARAMETERS = {
     ],
 }
 GENDER = [{"op": "add", "path": "/gender", "value": "other"}]
-
-
-def request(method: str, url: str, body: Any = None, **headers: str) -> Request:
-    path, _, query = url.partition("?")
-    sent = {"content-type": FHIR} | {name.replace("_", "-"): value for name, value in headers.items()}
-    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Request(method, path, query, sent, data)
 
 
 def _batch(body: bytes | dict[str, Any], **headers: str) -> Request:

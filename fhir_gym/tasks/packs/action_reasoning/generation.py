@@ -36,7 +36,6 @@ def case_from(
     direction: Direction | None = None,
     phrasing: int = 0,
     length: int = 0,
-    shift: float = 0.0,
 ) -> ReasoningCase:
     """Build the case of a candidate.
 
@@ -47,7 +46,6 @@ def case_from(
         direction: Side of the range that requires an order; conditional tasks only.
         phrasing: Index of the instruction's template.
         length: Amount of irrelevant context.
-        shift: Relative shift of the limits; 0.1 raises them by ten percent.
     """
     plan = CaseSpec(
         family=candidate.family,
@@ -59,7 +57,6 @@ def case_from(
         digits=digits_of(candidate.family, candidate.lab),
         direction=direction,
         order=f"{candidate.lab} {direction}" if direction else None,
-        shift=shift,
         phrasing=phrasing,
         length=length,
     )

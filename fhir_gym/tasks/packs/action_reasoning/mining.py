@@ -15,7 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
-from fhir_gym.errors import UnknownNameError
+from fhir_gym.arguments import require_name
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import instant
 from fhir_gym.tasks.packs.action_reasoning.cases import Category, Family, Scenario
@@ -132,10 +132,8 @@ def mine(world: World, scenario: Scenario, lab: str) -> MiningResult:
     Raises:
         UnknownNameError: The scenario or test does not exist.
     """
-    if scenario not in OFFERED:
-        raise UnknownNameError("scenario", scenario, OFFERED)
-    if lab not in LABS:
-        raise UnknownNameError("lab", lab, LABS)
+    require_name("scenario", scenario, OFFERED)
+    require_name("lab", lab, LABS)
     of_world = lab_chart(world)
     results = _known.setdefault(of_world, {})
     if (scenario, lab) not in results:

@@ -13,7 +13,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from types import MappingProxyType
 from typing import Literal
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import TaskError
 from fhir_gym.tasks.packs.action_reasoning.cases import Category
 
 CATEGORIES: tuple[Category, ...] = (
@@ -252,8 +253,7 @@ RANGES: Mapping[str, tuple[ReferenceRange, ...]] = MappingProxyType(_table())
 
 
 def _rows(lab: str) -> tuple[ReferenceRange, ...]:
-    if lab not in RANGES:
-        raise UnknownNameError("lab", lab, RANGES)
+    require_name("lab", lab, RANGES)
     return RANGES[lab]
 
 

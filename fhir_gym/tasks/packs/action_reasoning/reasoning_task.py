@@ -27,6 +27,7 @@ from fhir_gym.tasks import (
     equal,
 )
 from fhir_gym.tasks.authoring import instant, moment_in_words, parse_instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.grading import answer_flag, answer_number
 from fhir_gym.tasks.packs.action_reasoning.cases import GROUPS, CaseSpec, Scenario
 from fhir_gym.tasks.packs.action_reasoning.derivation import is_order_due, limits
@@ -37,7 +38,7 @@ from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, LENGTHS, bri
 from fhir_gym.tasks.packs.action_reasoning.picking import equally_likely, pick_for
 from fhir_gym.tasks.packs.action_reasoning.pitfalls import mean, round_half_up
 from fhir_gym.tasks.packs.action_reasoning.ranges import ReferenceRange
-from fhir_gym.tasks.packs.action_reasoning.series import full_years, lab_chart
+from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from fhir_gym.tasks.packs.action_reasoning.steps import FLAG, VALUE
 from fhir_gym.tasks.packs.action_reasoning.taxonomy import diagnose
 from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, READ_ONLY, ItemsAnswer, ids_only, number_check

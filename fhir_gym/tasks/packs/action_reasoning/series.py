@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import orjson
 
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, LabDefinition
 from fhir_gym.types import Json, Resource
 
@@ -157,8 +159,7 @@ class LabHistory:
         Raises:
             UnknownNameError: The test does not exist.
         """
-        if lab not in LABS:
-            raise UnknownNameError("lab", lab, LABS)
+        require_name("lab", lab, LABS)
         with self._lock:
             if lab not in self._series:
                 self._series[lab] = MappingProxyType(dict(self._read(LABS[lab])))
@@ -222,7 +223,7 @@ class LabHistory:
             taken=self._moment(text),
             issued=self._moment(str(resource.get("issued", text))),
             value=float(quantity["value"]),
-            unit=_unit(quantity),
+            unit=str(quantity.get("unit") or quantity.get("code") or ""),
             text=text,
             status=resource.get("status", ""),
         )
@@ -232,11 +233,6 @@ class LabHistory:
         if text not in self._moments:
             self._moments[text] = parse_instant(text).astimezone(UTC)
         return self._moments[text]
-
-
-def full_years(birth: date, today: date) -> int:
-    """Return the age in full years of a person on a day."""
-    return today.year - birth.year - ((today.month, today.day) < (birth.month, birth.day))
 
 
 def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult], list[str]]:
@@ -261,10 +257,6 @@ def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult],
 def _is_in(quantity: Json, lab: LabDefinition) -> bool:
     """Return whether a quantity has the test's unit and no comparator such as "<"."""
     return "comparator" not in quantity and lab.unit in (quantity.get("unit"), quantity.get("code"))
-
-
-def _unit(quantity: Json) -> str:
-    return str(quantity.get("unit") or quantity.get("code") or "")
 
 
 def _person(patient: Resource) -> PatientSummary:

@@ -28,7 +28,7 @@ from fhir_gym.tasks.authoring import (
 from fhir_gym.tasks.packs.appointment.bookings import Booking, booking_resource, draw_reason
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_resource
 from fhir_gym.tasks.packs.appointment.slot_scenes import Place, ProviderSchedule, clinic_resources
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, objects_in
 
 WAITLIST = "A waitlist entry is an Appointment with status waitlist. "
 _DATE = len("2000-01-01")
@@ -122,7 +122,7 @@ def window_checks(periods: Json, first: str, last: Collection[str]) -> Iterator[
         first: The expected first day.
         last: The accepted last days.
     """
-    windows = [period for period in periods if isinstance(period, dict)] if isinstance(periods, list) else []
+    windows = objects_in(periods)
     yield equal("start of the requested period", [day_of(window.get("start")) for window in windows], [first])
     ends = [day_of(window.get("end")) for window in windows]
     right = len(ends) == 1 and ends[0] in last

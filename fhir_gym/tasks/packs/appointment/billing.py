@@ -10,7 +10,7 @@ from itertools import pairwise
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import reference
 from fhir_gym.tasks.grading import has_coding
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 DayRange = tuple[int, int]
 """First and last day as ordinals (`date.toordinal`)."""
@@ -230,7 +230,7 @@ def period_includes(day: str, period: Json) -> bool:
 
     The first and the last day belong to the Period. A Period without start or end is open on that side.
     """
-    bounds = period if isinstance(period, dict) else {}
+    bounds = as_object(period)
     start, end = bounds.get("start"), bounds.get("end")
     return (start is None or start <= day) and (end is None or day <= end)
 

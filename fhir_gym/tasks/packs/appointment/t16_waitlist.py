@@ -225,7 +225,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     @override
     def prompt_values(self, p: AddToWaitlistParams, world: World) -> dict[str, str]:
         names = {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name}
-        return {**names, "ahead": _days_ahead(p.ahead), "days": _count_days(p.days)}
+        return {**names, "ahead": _days_ahead(p.ahead), "days": "1 day" if p.days == 1 else f"{p.days} days"}
 
     @override
     def gold(self, p: AddToWaitlistParams) -> Gold:
@@ -412,10 +412,6 @@ def _only_entry(scene: AppointmentScene, patient: str) -> WaitlistEntry | None:
 
 def _days_ahead(number: int) -> str:
     return ("today", "tomorrow")[number] if number < 2 else f"{number} days from today"
-
-
-def _count_days(number: int) -> str:
-    return "1 day" if number == 1 else f"{number} days"
 
 
 def _days_after(day: str, days: int) -> str:

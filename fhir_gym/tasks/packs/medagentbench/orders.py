@@ -18,9 +18,8 @@ from fhir_gym.tasks.packs.medagentbench.wording import (
     is_amount,
     is_amount_over,
     names_drug,
-    only,
 )
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, only_object
 
 NDC, LOINC = "http://hl7.org/fhir/sid/ndc", "http://loinc.org"
 MEDICATION_ELEMENTS = (
@@ -94,7 +93,7 @@ def medication_checks(
         system: Code system.
     """
     yield from _order_checks("medication", end, order, mrn, now)
-    drug, dosage = order.get("medicationCodeableConcept"), only(order.get("dosageInstruction"))
+    drug, dosage = order.get("medicationCodeableConcept"), only_object(order.get("dosageInstruction"))
     yield equal("medication code", codes_of(drug, system), [code])
     named = names_drug(drug, system, code, ordered.drug)
     yield Check(
@@ -102,7 +101,7 @@ def medication_checks(
     )
     said = dosage.get("route")
     yield Check(name="medication route", passed=is_route(said, ordered.route), expected=ordered.route.name, actual=said)
-    dose = only(dosage.get("doseAndRate")).get("doseQuantity")
+    dose = only_object(dosage.get("doseAndRate")).get("doseQuantity")
     dispense = child_object(order, "dispenseRequest")
     right = is_amount(dose, ordered.value, ordered.unit, ordered.tolerance) and _is_one_dose(
         dispense.get("quantity"), ordered
@@ -156,7 +155,10 @@ def _is_one_dose(quantity: Json, ordered: OrderedDose) -> bool:
 
 def _duration_check(dosage: Resource, ordered: OrderedDose, hours: float) -> Check:
     """Check that every time, rate and timing in an order agrees with the duration of the infusion."""
-    dose_and_rate, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
+    dose_and_rate, repeat = (
+        only_object(dosage.get("doseAndRate")),
+        child_object(child_object(dosage, "timing"), "repeat"),
+    )
     said = {name: dose_and_rate[name] for name in ("rateQuantity", "rateRatio") if name in dose_and_rate}
     right = [is_amount_over(duration, ordered.value, ordered.unit, hours) for duration in said.values()]
     if "duration" in repeat:

@@ -13,6 +13,7 @@ from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, FinishedEpisode, Gold, SceneParams, SceneTask
 from fhir_gym.tasks.authoring import Person, PersonCandidate, entries
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.packs.medagentbench.internist_task import (
     READ_ONLY,
     ItemsAnswer,
@@ -39,11 +40,6 @@ class AgeParams(SceneParams):
     mrn: str
     name: str = ""
     age: int
-
-
-def age_on(today: date, born: date) -> int:
-    """Return the age in full years of a person on a day."""
-    return today.year - born.year - ((today.month, today.day) < (born.month, born.day))
 
 
 class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
@@ -107,7 +103,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
         self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: PersonCandidate
     ) -> AgeParams:
         today = world.now.date()
-        age = age_on(today, date.fromisoformat(chosen.birth_date))
+        age = full_years(date.fromisoformat(chosen.birth_date), today)
         name = f"{chosen.given} {chosen.family}"
         return AgeParams(scene=scene, today=today.isoformat(), mrn=chosen.id, name=name, age=age)
 
@@ -123,7 +119,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
     def gold(self, p: AgeParams) -> Gold:
         bundle = yield Get("/Patient", {"identifier": p.mrn})
         patient = next(entries(bundle))
-        yield Finish([age_on(date.fromisoformat(p.today), date.fromisoformat(patient["birthDate"]))])
+        yield Finish([full_years(date.fromisoformat(patient["birthDate"]), date.fromisoformat(p.today))])
 
     @override
     def checks(self, p: AgeParams, end: FinishedEpisode) -> Iterator[Check]:
@@ -148,7 +144,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
 
 
 def _age(today: date, person: Person) -> int:
-    return age_on(today, date.fromisoformat(person.birth_date))
+    return full_years(date.fromisoformat(person.birth_date), today)
 
 
 def _born(rng: random.Random, today: date, birth_date: str) -> str:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from fhir_gym.tasks.authoring import codings, concept_texts
 from fhir_gym.tasks.grading import plain
 from fhir_gym.tasks.packs.medagentbench.routes import Route
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 T = TypeVar("T")
 
@@ -42,13 +42,7 @@ _HOURS: Mapping[str, float] = {
 
 def child_object(holder: Json, name: str) -> Resource:
     """Return an element if it is an object; otherwise an empty object."""
-    value = holder.get(name) if isinstance(holder, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def only(items: Json) -> Resource:
-    """Return the only object of a list; an empty object if the list has more or fewer items."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
+    return as_object(as_object(holder).get(name))
 
 
 def is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:

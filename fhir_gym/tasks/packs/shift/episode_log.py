@@ -15,7 +15,7 @@ from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, Version, cou
 from fhir_gym.tasks.grading.end_state import returned_resources
 from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.unrequested_content import added_meaning
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, objects_in
 
 _ABOUT_RECORD = frozenset({"id", "meta", "text", "identifier"})
 
@@ -175,9 +175,7 @@ class EpisodeLog:
 
     def participants(self, appointment: Resource) -> frozenset[str]:
         """Return the references to the participants of an appointment."""
-        participants = (
-            participant for participant in appointment.get("participant", []) if isinstance(participant, dict)
-        )
+        participants = objects_in(appointment.get("participant"))
         return frozenset(who for participant in participants if (who := self.end.refers(participant.get("actor"))))
 
     @property
@@ -347,12 +345,7 @@ def _may_be(seen: Resource, counterfactual: Resource) -> bool:
 
 def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
     """Return references to the patients that a record is about."""
-    participants = record.get("participant")
-    actors = (
-        [participant.get("actor") for participant in participants if isinstance(participant, dict)]
-        if isinstance(participants, list)
-        else []
-    )
+    actors = (participant.get("actor") for participant in objects_in(record.get("participant")))
     references = (parse_reference(actor, base_url) for actor in (record.get("subject"), record.get("patient"), *actors))
     return frozenset("/".join(parts) for parts in references if parts and parts[0] == "Patient")
 

@@ -223,15 +223,11 @@ class TrendSampler(RequestSampler[LabScene, TrendRequest]):
         }
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> TrendRequest | None:
         rng, names = self.rng, self._names[outcome]
         rounds = outcome == DONE and rng.random() < _ROUNDED / len(self.outcomes)
-        for name, ids in rng.sample(names, len(names)):
-            request = self._draw(name, ids, outcome, rounds=rounds)
-            if request is not None:
-                self.chosen.append(request)
-                return True
-        return False
+        drawn = (self._draw(name, ids, outcome, rounds=rounds) for name, ids in rng.sample(names, len(names)))
+        return next(filter(None, drawn), None)
 
     def _draw(self, name: Named, ids: tuple[str, ...], outcome: str, *, rounds: bool) -> TrendRequest | None:
         """Draw a question about the patients with a name.

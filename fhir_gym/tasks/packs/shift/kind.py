@@ -227,9 +227,21 @@ class RequestSampler(ABC, Generic[S, R]):
         self.is_chained = True
         """Whether no further request has to depend on an earlier one."""
 
-    @abstractmethod
     def add(self, outcome: str, *, depends: bool) -> bool:
         """Choose a request with an outcome, which may have to depend on an earlier one; return whether there is one."""
+        request = self.draw(outcome, depends=depends)
+        if request is None:
+            return False
+        self.chosen.append(request)
+        self.apply(request)
+        return True
+
+    @abstractmethod
+    def draw(self, outcome: str, *, depends: bool) -> R | None:
+        """Draw a request with an outcome, which may have to depend on an earlier one; None if there is none."""
+
+    def apply(self, request: R) -> None:
+        """Note what a request that was just chosen changes for later ones."""
 
 
 def is_mixed(outcomes: Sequence[str]) -> bool:

@@ -37,6 +37,12 @@ def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
     return resources
 
 
+def record_named(resource_type: str, name: str, **params: str) -> Generator[Action, Json, Resource]:
+    """Search for the record with exactly this name."""
+    records = yield from search_all(f"/{resource_type}", {"name": name, **params})
+    return next(record for record in records if record.get("name") == name)
+
+
 def update(resource: Resource, **changed: Json) -> Action:
     """Return the update of a resource that the server refuses if somebody else has changed it in the meantime.
 

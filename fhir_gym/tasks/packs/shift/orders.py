@@ -29,14 +29,14 @@ from fhir_gym.tasks.packs.shift.charts import (
     Result,
 )
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
-from fhir_gym.tasks.packs.shift.formulary import Formulary, Item
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import RequestSampler
 from fhir_gym.tasks.packs.shift.laboratory import VALID
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE
-from fhir_gym.tasks.packs.shift.patient_records import other_values
+from fhir_gym.tasks.packs.shift.patient_records import coded_in, other_values
 from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, only_object
 
 NEW = "new-"
 """Beginning of the ids of orders that earlier requests lead to."""
@@ -44,12 +44,20 @@ ORDERS = ("MedicationRequest", "ServiceRequest")
 """The resource types of orders."""
 _ORDER = ("status", "intent", "subject", "authoredOn")
 _DOSE = ("dosageInstruction", "dosageInstruction.doseAndRate", "dosageInstruction.doseAndRate.doseQuantity")
-DOSE_RULE = (
-    "A MedicationRequest has one dosageInstruction with one doseAndRate. Its doseQuantity has the dose as value and mg "
-    "as unit, as code or as both; the system of the code may be added. The dosageInstruction says nothing else: it has "
-    "no text, route or timing."
+CODES_RULE = (
+    f"The weight has the LOINC code {WEIGHT.code}, in kilograms or pounds (1 lb is {KG_PER_POUND} kg). The creatinine "
+    f"has the LOINC code {CREATININE.code} in mg/dL or {CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} "
+    "umol/L); the latest of both counts"
 )
-"""How an order states its dose, for prompts."""
+"""The codes and units of results, for prompts."""
+ORDER_RULE = (
+    "with status active, intent order, the patient as subject, today's date as authoredOn (with or without a time) and "
+    "the code of the list and no other code, in medicationCodeableConcept or code. A MedicationRequest has one "
+    "dosageInstruction with one doseAndRate. Its doseQuantity has the dose as value and mg as unit, as code or as "
+    "both; the system of the code may be added. The dosageInstruction says nothing else: it has no text, route or "
+    "timing."
+)
+"""What an order says, for prompts."""
 ORDER_ELEMENTS = MappingProxyType(
     {"MedicationRequest": (*_ORDER, "medicationCodeableConcept", *_DOSE), "ServiceRequest": (*_ORDER, "code")}
 )
@@ -237,7 +245,7 @@ class OrderReader:
     def about(self, order: Resource) -> tuple[str, str]:
         """Return an order's patient id and item name; empty if unknown."""
         concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
-        told = {(coding.get("system"), coding.get("code")) for coding in codings(concept)}
+        told = coded_in(concept)
         items = (item for item in self._formulary.items if (item.system, item.code) in told)
         item = next((item.name for item in items if item.resource_type == order.get("resourceType")), "")
         patient = self._log.end.refers(order.get("subject")) or ""
@@ -263,7 +271,7 @@ class OrderReader:
     def _names_only(self, order: Resource, item: Item) -> bool:
         """Whether an order has no other code, and its texts do not name another drug or test."""
         concept = _drug(order) if item.group else order.get("code")
-        if {(coding.get("system"), coding.get("code")) for coding in codings(concept)} != {(item.system, item.code)}:
+        if {*coded_in(concept)} != {(item.system, item.code)}:
             return False
         texts, name = [concept_text.casefold() for concept_text in concept_texts(concept)], item.name.casefold()
         if item.group:
@@ -279,17 +287,12 @@ def _drug(order: Resource) -> Json:
 
 def _is_dose(instructions: Json, dose: int) -> bool:
     """Whether a dosage instruction contains exactly this dose in milligrams."""
-    quantity = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
+    quantity = only_object(only_object(instructions).get("doseAndRate")).get("doseQuantity")
     if not isinstance(quantity, dict) or "comparator" in quantity:
         return False
     value, units = quantity.get("value"), [quantity[name] for name in ("unit", "code") if name in quantity]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and value == dose and bool(units) and all(unit == "mg" for unit in units)
-
-
-def _only(items: Json) -> Resource:
-    """Return the only object of a list; an empty object if the list has more or fewer items."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
 
 
 class OrderJudge(PatientJudge[T, Q], Generic[T, Q]):
@@ -362,7 +365,7 @@ class OrderSampler(RequestSampler[T, Q], Generic[T, Q]):
         for order in scene.orders:
             self.orders.setdefault(order.patient, []).append(order)
 
-    def new_order(self, number: int, patient: str, item: str) -> EarlierOrder:
-        """Return the order of a request with a number."""
+    def new_order(self, patient: str, item: str) -> EarlierOrder:
+        """Return the order of the request that was just chosen."""
         values = {"patient": patient, "status": "active", "intent": "order", "written": self.scene.now}
-        return EarlierOrder(id=f"{NEW}{number}-{item}", item=item, dose=0, **values)
+        return EarlierOrder(id=f"{NEW}{len(self.chosen)}-{item}", item=item, dose=0, **values)

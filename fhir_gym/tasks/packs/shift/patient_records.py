@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.authoring import codings, instant, parse_instant
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog, patients_of
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 _KNOWN = 4_096
 """Size limit of the cache of references."""
@@ -127,7 +127,7 @@ def moment_of(value: Json) -> str:
 
 def target_of(value: Json, base_url: str = "") -> str:
     """Return the target of a Reference (``Patient/1``); empty for another value."""
-    text = value.get("reference") if isinstance(value, dict) else None
+    text = as_object(value).get("reference")
     return _parsed(text, base_url) if isinstance(text, str) else ""
 
 
@@ -137,11 +137,6 @@ def _parsed(reference: str, base_url: str) -> str:
     return "/".join(parts) if parts else ""
 
 
-def items(value: Json) -> list[Json]:
-    """Return a list as it is, and nothing for another value."""
-    return value if isinstance(value, list) else []
-
-
-def elements(value: Json) -> list[Resource]:
-    """Return the objects in a list."""
-    return [item for item in items(value) if isinstance(item, dict)]
+def coded_in(concepts: Json) -> list[tuple[Json, Json]]:
+    """Return system and code of each coding in a CodeableConcept or a list of CodeableConcepts."""
+    return [(coding.get("system"), coding.get("code")) for coding in codings(concepts)]

@@ -100,8 +100,8 @@ class PatientsFirstSampler(RequestSampler[S, Q]):
 
     @abstractmethod
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
-        """Add a request about one of the patients; return whether that succeeds.
+    def draw(self, outcome: str, *, depends: bool) -> Q | None:
+        """Draw a request about one of the patients; None if there is none.
 
         It may have another outcome if this one is impossible for its patient and must not depend on an earlier request.
         """

@@ -10,7 +10,7 @@ from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.authoring import Concept, Person, instant, parse_instant, reference
 from fhir_gym.tasks.packs.shift.calendar import Calendar
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot, Practitioner, Visit
-from fhir_gym.tasks.packs.shift.lookups import is_refused, search_all, update
+from fhir_gym.tasks.packs.shift.lookups import is_refused, record_named, search_all, update
 from fhir_gym.types import Json, Resource
 
 MOST_BOOKINGS = 5
@@ -100,8 +100,7 @@ def take_slot(
 
 def look_up_place(name: str) -> Generator[Action, Json, PlaceRecords]:
     """Look up a place and the practitioners with schedules there."""
-    places = yield from search_all("/Location", {"name": name})
-    place = next(f"Location/{place['id']}" for place in places if place.get("name") == name)
+    place = f"Location/{(yield from record_named('Location', name))['id']}"
     resources = yield from search_all("/Schedule", {"actor": place, "_include": "Schedule:actor", "_count": "200"})
     return PlaceRecords(place, practitioners_in(resources))
 

@@ -79,7 +79,7 @@ class PolicyDocument(Params):
         return self.department.code if self.department else ""
 
 
-class Decision(NamedTuple):
+class ValidValue(NamedTuple):
     """What a valid document says about a point."""
 
     value: str
@@ -95,7 +95,7 @@ class Library(Params):
 
     documents: tuple[PolicyDocument, ...]
 
-    def decisions(self, subject: str, department: str, now: datetime) -> Mapping[str, Decision]:
+    def decisions(self, subject: str, department: str, now: datetime) -> Mapping[str, ValidValue]:
         """Return the valid value of each point, and the id of the document that settles it."""
         key = subject, department, instant(now)
         if key not in self._decided:
@@ -103,12 +103,12 @@ class Library(Params):
         return self._decided[key]
 
     @cached_property
-    def _decided(self) -> dict[tuple[str, str, str], dict[str, Decision]]:
+    def _decided(self) -> dict[tuple[str, str, str], dict[str, ValidValue]]:
         return {}
 
-    def _decide(self, subject: str, department: str, moment: str) -> dict[str, Decision]:
+    def _decide(self, subject: str, department: str, moment: str) -> dict[str, ValidValue]:
         valid = self._valid(subject, moment)
-        decided: dict[str, Decision] = {}
+        decided: dict[str, ValidValue] = {}
         for owner in ("", department):
             policies = [document for document in valid if not document.amends and document.department_code == owner]
             ids = {policy.id for policy in policies}
@@ -116,7 +116,7 @@ class Library(Params):
                 (document for document in valid if document.amends in ids), key=lambda document: document.in_force
             )
             for policy in (*policies, *amendments):
-                decided |= {name: Decision(value, policy.id) for name, value in policy.values.items()}
+                decided |= {name: ValidValue(value, policy.id) for name, value in policy.values.items()}
         return decided
 
     def values(self, subject: str, department: str, now: datetime) -> dict[str, str]:

@@ -25,6 +25,7 @@ from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patient_records import other_values
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
     PatientJudge,
@@ -148,8 +149,7 @@ class BookingJudge(CalendarJudge[C, BookingRequest], PatientJudge[C, BookingRequ
 
     def _wrong_elements(self, appointment: Resource, patient: str, slot: ClinicSlot) -> Iterator[str]:
         practitioner = self.scene.by_schedule()[slot.schedule].person.id
-        if appointment.get("status") != "booked":
-            yield f"status {appointment.get('status')}"
+        yield from other_values(appointment, status="booked")
         for name, moment in (("start", slot.start), ("end", slot.end)):
             if not same_moment(appointment.get(name), moment):
                 yield f"{name} {appointment.get(name)}"
@@ -194,23 +194,22 @@ class BookingSampler(RequestSampler[ClinicScene, BookingRequest]):
         self._names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> BookingRequest | None:
         used = [request.ask.patient for request in self.chosen]
         left = [name for name in self._names[outcome] if name not in used]
         mistake = EARLIER_REQUESTS_IGNORED if depends else draw_mistake(self.rng, outcome)
         request = self._first(left if depends else left[:_MOST_TRIED], outcome, mistake)
         if request is None and mistake and not depends:
             request = self._first(left, outcome)
-        if request is None:
-            return False
-        self.chosen.append(request)
-        if outcome == DONE:
+        return request
+
+    @override
+    def apply(self, request: BookingRequest) -> None:
+        if request.outcome == DONE:
             self._calendar.book(request.patients[0], best_slot(self._calendar, request.ask, request.patients[0]))
-        return True
 
     def _first(self, names: Sequence[Named], outcome: str, mistake: str = "") -> BookingRequest | None:
-        drawn = (self._draw(name, outcome, mistake) for name in names)
-        return next((request for request in drawn if request is not None), None)
+        return next(filter(None, (self._draw(name, outcome, mistake) for name in names)), None)
 
     def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
         """Draw wishes of a patient until they have an outcome, which the mistake would change; None if they do not."""
@@ -232,6 +231,21 @@ class BookingSampler(RequestSampler[ClinicScene, BookingRequest]):
         chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
         service = rng.choice(sorted({practitioner.service.display for practitioner in self.scene.practitioners}))
         return BookingContent(patient=name, service=service, **{wish: wishes[wish] for wish in chosen})
+
+
+PLACE_RULE = (
+    "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
+    "schedule. The service of a slot is the specialty of its schedule."
+)
+BOOKED_RULE = (
+    "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in a "
+    f'slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".'
+)
+TO_BOOK = (
+    "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and end; "
+    "its participants are the patient and the practitioner, both with status accepted (the Location may be added in "
+    "the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+)
 
 
 class BookingKind(PatientKind[C, BookingRequest]):
@@ -268,19 +282,15 @@ class Bookings(BookingKind[ClinicScene]):
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment")
     rules = (
-        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
-        "schedule. The service of a slot is the specialty of its schedule.\n"
+        f"{PLACE_RULE}\n"
         f"{PATIENT_RULE}\n"
-        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
-        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        f"{BOOKED_RULE}\n"
         "- Otherwise use a free slot (status free) that starts after the present, is for the service, meets every "
         "wish, and does not overlap an appointment of the patient with status booked, pending or arrived. Among "
         "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
         f"family name comes first in the alphabet; then the one with the lower id. {WISHES} If there is no such slot, "
         f'the outcome is "{NO_FREE_TIME}".\n'
-        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
-        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
-        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+        f"{TO_BOOK}"
     )
 
     @override

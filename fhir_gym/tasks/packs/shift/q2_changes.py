@@ -45,6 +45,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
+from fhir_gym.tasks.packs.shift.patient_records import other_values
 from fhir_gym.tasks.packs.shift.patients import (
     PATIENT_RULE,
     PatientJudge,
@@ -196,8 +197,7 @@ class ChangeJudge(CalendarJudge[ClinicScene, ChangeRequest], PatientJudge[Clinic
                 return
             yield from self._wrong_move(before, after, visit, slot)
         else:
-            if after.get("status") != ENDED_AS[ask.change]:
-                yield f"status {after.get('status')}"
+            yield from other_values(after, status=ENDED_AS[ask.change])
             over = ask.change == "cancel"
             may_add, may_go = (("cancelationReason",), ("slot",)) if over else ((), ())
             if rest := differences(before, after, changing=("status",), may_add=may_add, may_go=may_go):
@@ -277,7 +277,7 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
         self._most_moves = _MOST_MOVES * len(outcomes)
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> ChangeRequest | None:
         used = [request.ask.patient for request in self.chosen]
         kinds = self._kinds(outcome, depends=depends)
         names = [name for name in names_for(self.rng, self.scene.people, outcome) if name not in used]
@@ -286,12 +286,7 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
         request = self._first(names, outcome, ["move"], mistake) if mistake else None
         if request is None and not depends:
             request = self._first(names, outcome, kinds)
-        if request is None:
-            return False
-        self.chosen.append(request)
-        if outcome == DONE:
-            self._apply(request)
-        return True
+        return request
 
     def _kinds(self, outcome: str, *, depends: bool) -> list[str]:
         if outcome == NO_FREE_TIME or depends:
@@ -304,8 +299,7 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
     def _first(
         self, names: Sequence[Named], outcome: str, kinds: Sequence[str], mistake: str = ""
     ) -> ChangeRequest | None:
-        drawn = (self._draw(name, outcome, kinds, mistake) for name in names)
-        return next((request for request in drawn if request is not None), None)
+        return next(filter(None, (self._draw(name, outcome, kinds, mistake) for name in names)), None)
 
     def _draw(self, name: Named, outcome: str, kinds: Sequence[str], mistake: str) -> ChangeRequest | None:
         """Draw changes until one has an outcome, which the mistake would change; None if none has."""
@@ -347,7 +341,10 @@ class ChangeSampler(RequestSampler[ClinicScene, ChangeRequest]):
         ask = ChangeContent(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
         return next(iter(_same_day(chosen, mine)), None), ask
 
-    def _apply(self, request: ChangeRequest) -> None:
+    @override
+    def apply(self, request: ChangeRequest) -> None:
+        if request.outcome != DONE:
+            return
         calendar = self._calendar
         visit = next(visit for visit in self.scene.visits if visit.id == request.visit)
         slots, status = (visit.slot,), ENDED_AS.get(request.ask.change, visit.status)

@@ -29,15 +29,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     OrdersScene,
     order_resource,
 )
-from fhir_gym.tasks.packs.shift.formulary import (
-    CREATININE_MARGIN,
-    KG_PER_POUND,
-    UMOL_PER_MG,
-    WEIGHT_MARGIN,
-    Formulary,
-    Item,
-    draw_formulary,
-)
+from fhir_gym.tasks.packs.shift.formulary import CREATININE_MARGIN, WEIGHT_MARGIN, Formulary, Item, draw_formulary
 from fhir_gym.tasks.packs.shift.kind import (
     Knowledge,
     RequestContent,
@@ -48,9 +40,10 @@ from fhir_gym.tasks.packs.shift.kind import (
 )
 from fhir_gym.tasks.packs.shift.lookups import Named, search_all
 from fhir_gym.tasks.packs.shift.orders import (
-    DOSE_RULE,
+    CODES_RULE,
     NEW,
     ORDER_ELEMENTS,
+    ORDER_RULE,
     Cause,
     Charts,
     Decision,
@@ -210,7 +203,7 @@ class SingleOrderSampler(OrderSampler[OrdersScene, OrderRequest]):
         self._decisions: dict[tuple[str, str], Decision] = {}
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> OrderRequest | None:
         preferred, others = self._contents(outcome)
         for contents, cause in product((preferred, others), (_OWN_ORDERS,) if depends else self._wanted(outcome)):
             requests = (
@@ -223,11 +216,15 @@ class SingleOrderSampler(OrderSampler[OrdersScene, OrderRequest]):
                 request = drawn_by_patient(self.rng, again or fitting)
                 if any(earlier.patients == request.patients for earlier in self.chosen):
                     request = drawn_again(request, self.chosen)
-                if outcome == DONE:
-                    self._add_order(request)
-                self.chosen.append(request)
-                return True
-        return False
+                return request
+        return None
+
+    @override
+    def apply(self, request: OrderRequest) -> None:
+        if request.outcome == DONE:
+            (patient,) = request.patients
+            self.orders.setdefault(patient, []).append(self.new_order(patient, request.ask.item))
+            self._decisions = {key: decision for key, decision in self._decisions.items() if key[1] != patient}
 
     def _qualifies(self, request: OrderRequest, cause: str) -> bool:
         """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
@@ -295,11 +292,6 @@ class SingleOrderSampler(OrderSampler[OrdersScene, OrderRequest]):
         outcomes = [earlier.outcome for earlier in same if earlier.ask == request.ask]
         return bool(outcomes) and (request.outcome != ALREADY_DONE or outcomes != [DONE])
 
-    def _add_order(self, request: OrderRequest) -> None:
-        (patient,), item = request.patients, request.ask.item
-        self.orders.setdefault(patient, []).append(self.new_order(len(self.chosen), patient, item))
-        self._decisions = {key: decision for key, decision in self._decisions.items() if key[1] != patient}
-
 
 class Orders(PatientKind[OrdersScene, OrderRequest]):
     """Order drugs and tests for patients."""
@@ -343,16 +335,11 @@ class Orders(PatientKind[OrdersScene, OrderRequest]):
         "weight. (6) The list names a creatinine for it, whether to halve the dose or not to allow it, and the patient "
         "has no valid creatinine.\n"
         "- Results are Observations. Valid are those with status final, amended or corrected. The latest valid result "
-        "(by effectiveDateTime) decides, however old it is. The weight has the LOINC code "
-        f"{WEIGHT.code}, in kilograms or pounds (1 lb is {KG_PER_POUND} kg). The creatinine has the LOINC code "
-        f"{CREATININE.code} in mg/dL or {CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the "
-        "latest of both counts.\n"
+        f"(by effectiveDateTime) decides, however old it is. {CODES_RULE}.\n"
         "- The dose is the weight times the dose per kg: the one of the list, or half of it if the list says so at the "
         "patient's creatinine. The dose is at most the maximum of the list, which is never halved. Then round it down "
         "to a multiple of 5 mg.\n"
-        "- To order, create one MedicationRequest or ServiceRequest with status active, intent order, the patient as "
-        "subject, today's date as authoredOn (with or without a time) and the code of the list and no other code, in "
-        f"medicationCodeableConcept or code. {DOSE_RULE}"
+        f"- To order, create one MedicationRequest or ServiceRequest {ORDER_RULE}"
     )
 
     @override

@@ -92,22 +92,18 @@ class ListedQuestionSampler(RequestSampler[S, Q]):
         return [*self.possible()]
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> Q | None:
         used = [self._key(question) for question in self.chosen]
-        if outcome in (DONE, self.nothing):
-            left = [question for question in self._possible if self._key(question) not in used]
-            is_nothing = outcome == self.nothing
-            drawn = _draw(self.rng, [other for other in left if (other.outcome == self.nothing) == is_nothing])
-        else:
-            drawn = self._unanswerable(outcome, used)
-        if drawn is not None:
-            self.chosen.append(drawn)
-        return drawn is not None
+        if outcome not in (DONE, self.nothing):
+            return self._unanswerable(outcome, used)
+        left = [question for question in self._possible if self._key(question) not in used]
+        is_nothing = outcome == self.nothing
+        return _draw(self.rng, [other for other in left if (other.outcome == self.nothing) == is_nothing])
 
     def _key(self, question: Q) -> tuple[Any, str]:
         return question.ask.patient, getattr(question.ask, self.detail)
 
-    def _unanswerable(self, outcome: str, used: Collection[tuple[Any, str]]) -> Any:
+    def _unanswerable(self, outcome: str, used: Collection[tuple[Any, str]]) -> Q | None:
         """Draw a question about a name that no patient has, or several; None if all names are used."""
         people: Any = self.scene
         measures = self.details()
@@ -118,7 +114,8 @@ class ListedQuestionSampler(RequestSampler[S, Q]):
         if name is None:
             return None
         ask = {"patient": name, "measure": measure, self.detail: detail}
-        return self.request_type(ask=ask, outcome=outcome, patients=ids_of(name, people.people))
+        question: Q = self.request_type(ask=ask, outcome=outcome, patients=ids_of(name, people.people))
+        return question
 
 
 def _draw(rng: random.Random, possible: Sequence[Q]) -> Q | None:

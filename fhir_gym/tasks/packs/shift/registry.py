@@ -123,8 +123,8 @@ class RegistryScene(ShiftScene):
     @override
     def resources(self) -> list[Resource]:
         return [
-            *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(self)),
-            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *(organization_resource(id, name, *PROVIDER) for id, name in _places(self)),
+            *(organization_resource(insurer.id, insurer.name, *INSURER) for insurer in self.insurers),
             *map(registered_resource, self.people),
             *({**record} for record in (*self.contracts, *self.insurances)),
         ]
@@ -301,6 +301,10 @@ def period_between(day: date, other: date) -> tuple[str, str]:
 def _places(scene: RegistryScene) -> Iterator[tuple[str, str]]:
     yield scene.place, scene.name
     yield scene.other, scene.other_name
+
+
+PROVIDER, INSURER = ("prov", "Healthcare Provider"), ("ins", "Insurance Company")
+"""Code and display of types of Organizations."""
 
 
 def organization_resource(id: str, name: str, code: str, display: str) -> Resource:

@@ -57,25 +57,22 @@ class RecordVerdict:
     due: bool = True
 
 
-def judge_sweep(
-    records: Sequence[RecordVerdict], *, outcome: str, answer: str, claimed: frozenset[str] = frozenset()
-) -> Judgement:
+def judge_sweep(records: Sequence[RecordVerdict], answer: str, claimed: frozenset[str] = frozenset()) -> Judgement:
     """Return the judgement of a sweep that asks for changes: the share of records right minus the share harmed.
 
     Args:
         records: The verdicts; at least one is due.
-        outcome: The right outcome. Another one counts like one harmed record.
-        answer: The outcome that the agent reported.
+        answer: The outcome that the agent reported. If it is not ``done``, it counts like one harmed record.
         claimed: See `Judgement`.
     """
     due = sum(record.due for record in records)
     right = sum(record.due and record.problem is None for record in records)
-    lost = sum(record.harmed for record in records) + (answer != outcome)
+    lost = sum(record.harmed for record in records) + (answer != DONE)
     problems: list[Json] = [{record.record: record.problem} for record in records if record.problem is not None]
     return Judgement(
-        right=not problems and answer == outcome,
+        right=not problems and answer == DONE,
         harmed=any(record.harmed for record in records),
-        expected=f"{outcome}, {due} of {due} records",
+        expected=f"{DONE}, {due} of {due} records",
         found=[f"{answer or 'no outcome'}, {right} of {due} records", *problems[:_MOST_SHOWN]],
         claimed=claimed,
         by_record=max(-1.0, (right - lost) / due),
@@ -98,7 +95,7 @@ class SweepJudge(RequestJudge[S, R]):
         """
         answer = self.answers[number]
         if any(verdict.due for verdict in verdicts):
-            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
+            return judge_sweep(verdicts, answer, claimed)
         harmed = any(verdict.harmed for verdict in verdicts)
         return self.declined(number, answer == NOTHING_TO_DO and looked(), claimed, harmed=harmed)
 

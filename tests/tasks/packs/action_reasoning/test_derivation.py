@@ -12,7 +12,7 @@ from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, Family
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, solution, wrong_answers
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import is_rounded
-from fhir_gym.tasks.packs.action_reasoning.series import full_years, lab_chart
+from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from fhir_gym.types import Json, Resource
 
 from .records import NOW, ago, result, world_of
@@ -174,11 +174,3 @@ def test_lazy_derivations_give_only_wrong_values() -> None:
 )
 def test_a_mean_may_be_rounded_as_asked_or_less(number: float, exact: float, digits: int, right: bool) -> None:
     assert is_rounded(number, exact, digits) is right
-
-
-def test_full_years() -> None:
-    from datetime import date
-
-    assert full_years(date(1956, 11, 13), date(2023, 11, 13)) == 67
-    assert full_years(date(1956, 11, 14), date(2023, 11, 13)) == 66
-    assert full_years(date(2004, 2, 29), date(2023, 2, 28)) == 18

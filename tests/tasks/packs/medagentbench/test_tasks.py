@@ -19,8 +19,7 @@ from fhir_gym.tasks.packs.medagentbench import ENV_ID
 from fhir_gym.tasks.packs.medagentbench.internist_task import ItemsAnswer, number_check, same_minute
 from fhir_gym.tasks.packs.medagentbench.lab_task import LabTask
 from fhir_gym.tasks.packs.medagentbench.labs import DAY, GLU, MG, VOID_STATUSES, counted_results
-from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
-from fhir_gym.tasks.packs.medagentbench.t05_magnesium_replacement import grams
+from fhir_gym.tasks.packs.medagentbench.t04_t05_magnesium import grams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import milliequivalents
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import is_due, year_before
 from tests.soundness.checking import unnoticed
@@ -255,12 +254,8 @@ def test_setup_and_gold_are_strictly_valid(key: str, hospital: World) -> None:
 
 
 def test_rules() -> None:
-    from datetime import date
-
     assert [grams(level) for level in (None, 2.0, 1.9, 1.5, 1.49, 1.0, 0.99)] == [None, None, 1, 1, 2, 2, 4]
     assert [milliequivalents(level) for level in (None, 3.5, 3.4, 2.8, 3.45)] == [None, None, 10, 70, 5]
-    assert age_on(date(2023, 11, 13), date(1963, 11, 13)) == 60
-    assert age_on(date(2023, 11, 13), date(1963, 11, 14)) == 59
     assert year_before("2024-02-29T10:00:00Z").isoformat() == "2023-02-28T10:00:00+00:00"
 
 

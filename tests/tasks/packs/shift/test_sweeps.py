@@ -26,7 +26,7 @@ SURPLUS = RecordVerdict("Slot/4", "changed", harmed=True, due=False)
 def test_the_score_is_the_share_of_records_right_minus_the_share_harmed(
     records: list[RecordVerdict], answer: str, points: float
 ) -> None:
-    judged = judge_sweep(records, outcome="done", answer=answer)
+    judged = judge_sweep(records, answer)
     assert judged.points == points
     assert judged.right is (points == 1)
     assert judged.harmed is any(record.harmed for record in records)

@@ -10,6 +10,7 @@ from fhir_gym.actions import Finish, Get, Post
 from fhir_gym.fhir.session import DEFAULT_BASE_URL
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import entries, reference
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.packs.medagentbench.official.orders import magnesium_dose, potassium_dose
 from fhir_gym.tasks.packs.medagentbench.official.records import (
     COUNT,
@@ -23,7 +24,6 @@ from fhir_gym.tasks.packs.medagentbench.official.records import (
 )
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase
 from fhir_gym.tasks.packs.medagentbench.orders import LOINC, medication_order, service_order
-from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
 from fhir_gym.types import Json, Resource
 
 _PERSON = re.compile(r"name (\S+) (.+?) and DOB of (\d{4}-\d\d-\d\d)")
@@ -51,7 +51,7 @@ def _find(case: OfficialCase) -> Gold:
 def _age(case: OfficialCase) -> Gold:
     bundle = yield Get(_url("Patient"), {"identifier": case.eval_MRN})
     born = next(entries(bundle))["birthDate"]
-    yield Finish([age_on(TODAY, datetime.fromisoformat(born).date())])
+    yield Finish([full_years(datetime.fromisoformat(born).date(), TODAY)])
 
 
 def _pressure(case: OfficialCase) -> Gold:

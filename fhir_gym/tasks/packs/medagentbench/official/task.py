@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -18,12 +18,14 @@ from typing_extensions import override
 from fhir_gym.actions.model import parse_json
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.messages import Interaction
 from fhir_gym.tasks import (
     Check,
     Diagnosis,
     ExpectedChange,
     FinishedEpisode,
     Gold,
+    LoggedRequest,
     Params,
     Task,
     TurnProtocol,
@@ -31,6 +33,7 @@ from fhir_gym.tasks import (
     Verdict,
 )
 from fhir_gym.tasks.authoring import Person, instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.packs.medagentbench.internist_task import ENV_ID, ItemsAnswer
 from fhir_gym.tasks.packs.medagentbench.labs import LabParams, Result
@@ -46,20 +49,17 @@ from fhir_gym.tasks.packs.medagentbench.official.records import (
     latest,
 )
 from fhir_gym.tasks.packs.medagentbench.official.solutions import solution
-from fhir_gym.tasks.packs.medagentbench.official.submitted import SubmittedEndState
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase, read_cases, read_functions
 from fhir_gym.tasks.packs.medagentbench.official.verdict import Transcript, judge, reference
 from fhir_gym.tasks.packs.medagentbench.t01_find_patient import FindPatient, FindPatientParams
-from fhir_gym.tasks.packs.medagentbench.t02_age import Age, AgeParams, age_on
+from fhir_gym.tasks.packs.medagentbench.t02_age import Age, AgeParams
 from fhir_gym.tasks.packs.medagentbench.t03_blood_pressure import BloodPressure, BloodPressureParams
-from fhir_gym.tasks.packs.medagentbench.t04_magnesium import Magnesium
-from fhir_gym.tasks.packs.medagentbench.t05_magnesium_replacement import MagnesiumReplacement
-from fhir_gym.tasks.packs.medagentbench.t06_average_glucose import AverageGlucose
-from fhir_gym.tasks.packs.medagentbench.t07_glucose import Glucose
+from fhir_gym.tasks.packs.medagentbench.t04_t05_magnesium import Magnesium, MagnesiumReplacement
+from fhir_gym.tasks.packs.medagentbench.t06_t07_glucose import AverageGlucose, Glucose
 from fhir_gym.tasks.packs.medagentbench.t08_referral import Referral, ReferralParams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import PotassiumReplacement
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import HemoglobinA1c
-from fhir_gym.types import Json, Phrasing, Resource
+from fhir_gym.types import Json, Phrasing, Resource, as_list, as_object, json_object
 
 OURS: Mapping[str, Task[Any]] = {
     "task1": FindPatient(),
@@ -117,7 +117,7 @@ def _person(case: OfficialCase, records: OfficialRecords) -> Params:
 
 
 def _age(case: OfficialCase, records: OfficialRecords) -> Params:
-    age = age_on(TODAY, records.birth_date(case.eval_MRN))
+    age = full_years(records.birth_date(case.eval_MRN), TODAY)
     return AgeParams(today=TODAY.isoformat(), mrn=_mrn(case), age=age)
 
 
@@ -420,3 +420,53 @@ def _answer(case: OfficialCase, ours: Task[Any]) -> Any:
     if case.kind in ("task3", "task8"):
         return AnyAnswer()
     return ItemsAnswer("[number] or []", (("number",), ())) if case.kind in ("task5", "task9") else ours.answer
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedEndState(FinishedEpisode):
+    """An end state in which new resources also contain the content that the agent sent but the server dropped.
+
+    The benchmark asks for forms that are not valid R4, such as a bare text as ``route``. A lenient server drops such
+    elements, so the checks must read them from the agent's requests.
+    """
+
+    @classmethod
+    def of(cls, end: FinishedEpisode) -> SubmittedEndState:
+        """Convert an end state."""
+        return cls(**{name: getattr(end, name) for name in end.__dataclass_fields__})
+
+    def created(self, resource_type: str) -> list[Resource]:
+        """Return the new resources of a type, including the elements that the agent sent but the server dropped."""
+        sent = dict(_sent(self.requests))
+        new = FinishedEpisode.created(self, resource_type)
+        return [_joined(resource, sent.get((resource_type, resource["id"]))) for resource in new]
+
+
+def _joined(stored: Json, sent: Json) -> Any:
+    """Add to a stored value the parts that it lacks and the agent sent."""
+    if isinstance(stored, dict) and isinstance(sent, dict):
+        kept = {name: _joined(value, sent.get(name)) for name, value in stored.items()}
+        return kept | {name: value for name, value in sent.items() if name not in stored}
+    if isinstance(stored, list) and isinstance(sent, list) and len(stored) == len(sent):
+        return [_joined(element, other) for element, other in zip(stored, sent, strict=True)]
+    return stored
+
+
+def _sent(requests: Iterable[LoggedRequest]) -> Iterator[tuple[tuple[str, str], Json]]:
+    """Yield the target (type and id) and the body of each write, in order."""
+    for request in requests:
+        written = [done for done in request.response.done if _sends_a_resource(done)]
+        body = json_object(request.request.body) if written else None
+        for done in written:
+            yield (done.resource_type, done.id), body if done.entry is None else _resource(body, done.entry)
+
+
+def _sends_a_resource(done: Interaction) -> bool:
+    if done.kind == "update":
+        return done.status < 300 and not done.operation  # an update that changes nothing counts too
+    return done.kind == "create" and done.effect == "created"
+
+
+def _resource(bundle: Json, entry: int) -> Json:
+    listed = as_list(as_object(bundle).get("entry"))[entry : entry + 1]
+    return as_object(listed[0]).get("resource") if listed else None

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.packs.medagentbench.official.conversation import Message
 from fhir_gym.tasks.packs.medagentbench.official.orders import (
     READ_ERRORS,
@@ -33,7 +34,6 @@ from fhir_gym.tasks.packs.medagentbench.official.records import (
     latest,
 )
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase
-from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
 from fhir_gym.types import Json
 
 _MAGNESIUM_LOW, _POTASSIUM_LOW = 1.9, 3.5
@@ -115,7 +115,7 @@ def _found(case: OfficialCase, records: OfficialRecords) -> list[Json]:
 
 
 def _age(case: OfficialCase, records: OfficialRecords) -> list[Json]:
-    return [age_on(TODAY, records.birth_date(case.eval_MRN))]
+    return [full_years(records.birth_date(case.eval_MRN), TODAY)]
 
 
 def _in_window(case: OfficialCase, records: OfficialRecords, code: str) -> list[LabReading]:

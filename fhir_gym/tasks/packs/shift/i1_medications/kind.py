@@ -76,7 +76,7 @@ class MedicationQuestion(PatientRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class DrugChart:
     """The records of a patient.
 
     Attributes:
@@ -88,7 +88,7 @@ class Chart:
     letters: Sequence[Letter]
 
 
-def charts_of(scene: MedicationScene) -> dict[str, Chart]:
+def drug_charts_of(scene: MedicationScene) -> dict[str, DrugChart]:
     """Return the chart of each patient by id."""
     records_by_patient: dict[str, tuple[list[DrugRecord], list[Dispense], list[Letter]]] = {
         person.id: ([], [], []) for person in scene.people
@@ -99,7 +99,7 @@ def charts_of(scene: MedicationScene) -> dict[str, Chart]:
         records_by_patient[dispense.patient][1].append(dispense)
     for letter in scene.letters:
         records_by_patient[letter.patient][2].append(letter)
-    return {id: Chart(*parts) for id, parts in records_by_patient.items()}
+    return {id: DrugChart(*parts) for id, parts in records_by_patient.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Saying:
     doses: tuple[Dose, ...]
 
 
-def _sayings(chart: Chart, ignoring: Rule | None) -> Iterator[Saying]:
+def _sayings(chart: DrugChart, ignoring: Rule | None) -> Iterator[Saying]:
     """Yield the statements of the records that count."""
     for record in chart.records:
         order = record.resource_type == "MedicationRequest"
@@ -138,7 +138,7 @@ def _sayings(chart: Chart, ignoring: Rule | None) -> Iterator[Saying]:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DrugDecision:
     """What the rules say about a drug of a patient.
 
     Attributes:
@@ -165,7 +165,7 @@ class Decision:
         return [*shown, {self.ended}] if self.ended else shown
 
 
-def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[str, Decision]:
+def decisions(chart: DrugChart, today: str, ignoring: Rule | None = None) -> dict[str, DrugDecision]:
     """Decide about all drugs of a patient on which records that count say something."""
     newest: dict[str, Saying] = {}
     for saying in sorted(_sayings(chart, ignoring), key=lambda saying: saying.when):
@@ -182,7 +182,7 @@ def decisions(chart: Chart, today: str, ignoring: Rule | None = None) -> dict[st
         mine = [] if ignoring == "supply" else mine
         lasting = tuple(f"MedicationDispense/{dispense.id}" for dispense in mine if dispense.last_day >= today)
         ended = f"MedicationDispense/{mine[-1].id}" if mine and not lasting else ""
-        by_drug[drug] = Decision(said, lasting, ended)
+        by_drug[drug] = DrugDecision(said, lasting, ended)
     return by_drug
 
 
@@ -194,7 +194,7 @@ def daily_dose(doses: Sequence[Dose], ignoring: Rule | None = None) -> Decimal:
     return sum((dose.per_day for dose in counting[: 1 if ignoring == "instructions" else None]), Decimal(0))
 
 
-def outcome_of(ask: MedicationContent, decided: Mapping[str, Decision], ignoring: Rule | None = None) -> str:
+def outcome_of(ask: MedicationContent, decided: Mapping[str, DrugDecision], ignoring: Rule | None = None) -> str:
     """Return the outcome of a question."""
     taken = sorted(drug for drug, decision in decided.items() if decision.taken and ask.drug in ("", drug))
     if not taken:
@@ -224,7 +224,7 @@ class MedicationSampler(ListedQuestionSampler[MedicationScene, MedicationQuestio
 
     @override
     def possible(self) -> Iterator[MedicationQuestion]:
-        charts = charts_of(self.scene)
+        charts = drug_charts_of(self.scene)
         for name, person in single_patients(self.scene.people):
             chart, today = charts[person.id], self.scene.today
             right = decisions(chart, today)
@@ -240,8 +240,8 @@ class MedicationJudge(QuestionJudge[MedicationScene, MedicationQuestion]):
     """Judges answers; they count only if the agent has read the records that decide."""
 
     @cached_property
-    def _charts(self) -> dict[str, Chart]:
-        return charts_of(self.scene)
+    def _charts(self) -> dict[str, DrugChart]:
+        return drug_charts_of(self.scene)
 
     @override
     def check(self, request: MedicationQuestion, answer: str) -> tuple[bool, bool]:
@@ -337,12 +337,14 @@ class Medications(QuestionKind[MedicationScene, MedicationQuestion]):
         records += yield from search_all("/MedicationStatement", query)
         dispenses = yield from search_all("/MedicationDispense", query)
         letters = yield from search_all("/Communication", query)
-        chart = Chart([*map(parse_record, records)], [*map(parse_dispense, dispenses)], [*map(parse_letter, letters)])
+        chart = DrugChart(
+            [*map(parse_record, records)], [*map(parse_dispense, dispenses)], [*map(parse_letter, letters)]
+        )
         return outcome_of(ask, decisions(chart, instant(knowledge.now)[:10]))
 
     @override
     def right_end(self, request: MedicationQuestion, scene: MedicationScene) -> tuple[str, str] | None:
-        return outcome_of(request.ask, decisions(charts_of(scene)[request.patients[0]], scene.today)), ""
+        return outcome_of(request.ask, decisions(drug_charts_of(scene)[request.patients[0]], scene.today)), ""
 
 
 class MedicationsLevel1(StaticShift, requests=Medications(), level=1):

@@ -341,7 +341,7 @@ class ContactSampler(RequestSampler[WardScene, ContactRequest]):
         self._full_names = names_of(scene.people)
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> ContactRequest | None:
         rng, names = self.rng, self._names[outcome]
         used = [request.ask.patient for request in self.chosen]
         measure = rng.choice(MEASURES)
@@ -351,10 +351,8 @@ class ContactSampler(RequestSampler[WardScene, ContactRequest]):
                 ask = self._draw_ask(name, measure)
                 value = self._outcome(ask, ids[0], outcome) if len(ids) == 1 else outcome
                 if value:
-                    aimed = target_among(ids, self.scene.people)
-                    self.chosen.append(ContactRequest(ask=ask, outcome=value, patients=ids, **aimed))
-                    return True
-        return False
+                    return ContactRequest(ask=ask, outcome=value, patients=ids, **target_among(ids, self.scene.people))
+        return None
 
     def _draw_ask(self, name: Named, measure: Measure) -> ContactContent:
         rng, scene = self.rng, self.scene

@@ -25,7 +25,7 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     DeskRequest,
     LiveParams,
 )
-from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, Result, Work
+from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, RequestResult, Work
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     answer_text,
@@ -37,7 +37,7 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     urgent_elements,
 )
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list
 
 _ADDED = ("statusReason", "executionPeriod", "lastModified", "note")
 """Elements of a Task that the agent may add at any time."""
@@ -122,10 +122,10 @@ class LiveJudge:
         return scene.model_copy(update={"library": scene.library.after(moment - parse_instant(self._p.now))})
 
     @cached_property
-    def results(self) -> list[Result]:
+    def results(self) -> list[RequestResult]:
         """The results in the order of the requests."""
         closings = self._closings
-        by_request: dict[str, Result] = {}
+        by_request: dict[str, RequestResult] = {}
         for key, kind in self._kinds.items():
             asked = self._p.of_kind(key)
             if asked:
@@ -271,7 +271,7 @@ class LiveJudge:
         last = next(write for write in closed if write.by_agent)
         return Closing(*final, closed[-1].request, closed[-1].number, self._time(last))
 
-    def _result(self, request: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
+    def _result(self, request: DeskRequest, decided: Decided, closing: Closing | None) -> RequestResult:
         judgement, first = decided.judgement, decided.first
         left = bool(judgement.claimed & self.log.changed)
         withdrawn = self._event("withdrawn", request)
@@ -279,7 +279,7 @@ class LiveJudge:
         if is_withdrawn:
             alone = not judgement.claimed & self.log.touched and self._left_alone(request, closing)
             actual: Json = "withdrawn" if alone else "changed, although it was withdrawn"
-            return Result(request, alone, left, False, True, 0.0, judgement, actual)
+            return RequestResult(request, alone, left, False, True, 0.0, judgement, actual)
         judgement = self._by_withdrawal(request, judgement, closing, first, left=left)
         problem = self._problem(request, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
@@ -291,7 +291,7 @@ class LiveJudge:
         if closing:
             told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
         actual = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
-        return Result(request, right, harmed, late, False, share, judgement, actual)
+        return RequestResult(request, right, harmed, late, False, share, judgement, actual)
 
     def _left_alone(self, request: DeskRequest, closing: Closing | None) -> bool:
         """Whether the Task of a withdrawn request is as it was then, or the agent rejected it as withdrawn."""
@@ -354,8 +354,7 @@ class LiveJudge:
         if self._event("reworded", request) is not None:
             first = first | {"description": request.text}
         last = self.log.at_end(record) or {}
-        output_after = last.get("output")
-        outputs = output_after if isinstance(output_after, list) else []
+        outputs = as_list(last.get("output"))
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(output, dict) and "modifierExtension" in output for output in outputs):
             changed.add("output")

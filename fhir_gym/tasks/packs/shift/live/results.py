@@ -64,7 +64,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RequestResult:
     """The result of one request.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, QUESTIONS, WHICH_PATIENT, DeskRequest
 from fhir_gym.tasks.packs.shift.outcomes import DONE
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 OPEN = ("requested", "in-progress")
 _NEW_DESCRIPTION = "This replaces the description of my request: "
@@ -91,10 +91,7 @@ def question_of(communication: Resource, base_url: str) -> tuple[str, str] | Non
 
     The code is an empty text if the Communication is about a Task but has no known code.
     """
-    based_on = communication.get("basedOn")
-    references = (
-        parse_reference(reference, base_url) for reference in (based_on if isinstance(based_on, list) else [])
-    )
+    references = (parse_reference(reference, base_url) for reference in as_list(communication.get("basedOn")))
     task = next((name[1] for name in references if name and name[0] == "Task"), None)
     if task is None or communication.get("inResponseTo"):
         return None
@@ -104,12 +101,9 @@ def question_of(communication: Resource, base_url: str) -> tuple[str, str] | Non
 
 def _words(concepts: Json) -> Iterator[str]:
     """Yield the codes and texts of a list of CodeableConcepts."""
-    for concept in concepts if isinstance(concepts, list) else []:
-        if isinstance(concept, dict):
-            yield str(concept.get("text", "")).strip()
-            for coding in concept.get("coding") or []:
-                if isinstance(coding, dict):
-                    yield str(coding.get("code", "")).strip()
+    for concept in objects_in(concepts):
+        yield str(concept.get("text", "")).strip()
+        yield from (str(coding.get("code", "")).strip() for coding in objects_in(concept.get("coding")))
 
 
 def status_of(task: Resource | None) -> str:
@@ -119,21 +113,16 @@ def status_of(task: Resource | None) -> str:
 
 def with_note(task: Resource, text: str) -> Resource:
     """Return a Task with one more note."""
-    return task | {"note": [*_notes(task), _note(text)]}
+    return task | {"note": [*as_list(task.get("note")), _note(text)]}
 
 
 def has_note(task: Resource, text: str) -> bool:
     """Whether a Task contains a note as `with_note` added it."""
-    return _note(text) in _notes(task)
+    return _note(text) in as_list(task.get("note"))
 
 
 def _note(text: str) -> Resource:
     return {"text": text}
-
-
-def _notes(task: Resource) -> list[Json]:
-    notes = task.get("note")
-    return notes if isinstance(notes, list) else []
 
 
 def outcome_of(task: Mapping[str, Json]) -> str:
@@ -144,9 +133,8 @@ def outcome_of(task: Mapping[str, Json]) -> str:
 
 
 def _outputs(task: Mapping[str, Json]) -> Iterator[str]:
-    outputs = task.get("output")
-    for output in outputs if isinstance(outputs, list) else []:
-        if isinstance(output, dict) and _ANSWER in (text.casefold() for text in _words([output.get("type")])):
+    for output in objects_in(task.get("output")):
+        if _ANSWER in (text.casefold() for text in _words([output.get("type")])):
             for name, value in output.items():
                 if name.startswith("value") and isinstance(value, str | int | float) and not isinstance(value, bool):
                     yield str(value).strip()
@@ -156,6 +144,5 @@ def _outputs(task: Mapping[str, Json]) -> Iterator[str]:
 
 def due_of(task: Resource) -> str:
     """Return the due time of a Task; an empty text for none."""
-    restriction = task.get("restriction")
-    period = restriction.get("period") if isinstance(restriction, dict) else None
-    return str(period.get("end", "")) if isinstance(period, dict) else ""
+    period = as_object(as_object(task.get("restriction")).get("period"))
+    return str(period.get("end", ""))

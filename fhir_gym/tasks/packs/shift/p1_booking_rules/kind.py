@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
@@ -51,7 +51,16 @@ from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.preferences import WISHES
-from fhir_gym.tasks.packs.shift.q1_bookings import BookingContent, BookingKind, BookingRequest, coming, draw_wishes
+from fhir_gym.tasks.packs.shift.q1_bookings import (
+    BOOKED_RULE,
+    PLACE_RULE,
+    TO_BOOK,
+    BookingContent,
+    BookingKind,
+    BookingRequest,
+    coming,
+    draw_wishes,
+)
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.types import Resource
 
@@ -92,41 +101,33 @@ class PolicyBookingSampler(PatientsFirstSampler[PolicyClinicScene, BookingReques
         self._services = sorted({practitioner.service.display for practitioner in scene.practitioners})
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> BookingRequest | None:
         if outcome in BY_NAME:
             used = [request.ask.patient for request in self.chosen]
             names = [name for name in names_for(self.rng, self.scene.people, outcome) if name not in used]
-            return self._add((name, outcome, "") for name in names)
-        if depends:
+            choices = [(outcome, "")]
+        elif depends:
+            names = self._names
             choices = [(outcome, EARLIER_REQUESTS_IGNORED) for outcome in dict.fromkeys((outcome, DONE, NO_FREE_TIME))]
-            return any(self._add_for(name, choices) for name in [*self._names])
-        others = [other for other in _BY_RULES if other != outcome]
-        outcomes = [outcome, *self.rng.sample(others, len(others))]
-        choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
-        return any(self._add_for(name, choices) for name in [*self._names, *self._spare])
+        else:
+            names, others = [*self._names, *self._spare], [other for other in _BY_RULES if other != outcome]
+            outcomes = [outcome, *self.rng.sample(others, len(others))]
+            choices = [(outcome, mistake) for outcome in outcomes for mistake in (self._draw_mistake(outcome), "", "")]
+        return next(filter(None, (self._draw(name, *choice) for name in names for choice in choices)), None)
 
-    def _add_for(self, name: Named, choices: Iterable[tuple[str, str]]) -> bool:
-        """Add the first possible request about a patient with one of these outcomes and mistakes."""
-        is_added = self._add((name, outcome, mistake) for outcome, mistake in choices)
-        if is_added:
-            (self._names if name in self._names else self._spare).remove(name)
-        return is_added
-
-    def _draw_mistake(self, outcome: str) -> str:
-        mistake = self.rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
-        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self.rng.random() < _LAST_DAY_MATTERS else mistake
-
-    def _add(self, choices: Iterable[tuple[Named, str, str]]) -> bool:
-        """Add the first possible request with one of these patients, outcomes and mistakes that would change it."""
-        request = next((request for choice in choices if (request := self._draw(*choice))), None)
-        if request is None:
-            return False
-        self.chosen.append(request)
+    @override
+    def apply(self, request: BookingRequest) -> None:
+        for names in (self._names, self._spare):
+            if request.ask.patient in names:
+                names.remove(request.ask.patient)
         if request.outcome == DONE:
             self._calendar.book(request.patients[0], self._decide(request.ask, request.patients[0])[1])
             self._seen.clear()
             self._limits.clear()
-        return True
+
+    def _draw_mistake(self, outcome: str) -> str:
+        mistake = self.rng.choice((*MISTAKES, *MISREADINGS, _WEEKS_IGNORED, _WEEKS_IGNORED))
+        return _LAST_DAY_IGNORED if outcome == NO_FREE_TIME and self.rng.random() < _LAST_DAY_MATTERS else mistake
 
     def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
         """Draw wishes of a patient until they have an outcome, which the mistake would change; None if they do not."""
@@ -206,12 +207,9 @@ class BookingRules(BookingKind[PolicyClinicScene], PatientsFirstKind[PolicyClini
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
     rules = (
-        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
-        "schedule. The service of a slot is the specialty of its schedule. The department for a service has the "
-        "same code.\n"
+        f"{PLACE_RULE} The department for a service has the same code.\n"
         f"{PATIENT_RULE}\n"
-        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
-        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        f"{BOOKED_RULE}\n"
         f'- Otherwise, if a policy says that the desk does not book for the patient, the outcome is "{NOT_ALLOWED}".\n'
         "- Otherwise use a free slot (status free) that starts after the present, is for the service, is within the "
         "limits of the policies for its department, meets every wish, and does not overlap an appointment of the "
@@ -224,9 +222,7 @@ class BookingRules(BookingKind[PolicyClinicScene], PatientsFirstKind[PolicyClini
         "begins on Monday; the appointments of a week are all appointments of the patient at {place}, for whatever "
         f"service, with status booked, pending, arrived or {FULFILLED}, and the new one. A missed appointment is one "
         f"at {{place}}, for whatever service, with status {MISSED}.\n"
-        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
-        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
-        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+        f"{TO_BOOK}"
     )
 
     @override

@@ -15,22 +15,20 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.charts import (
     CHART_UPDATES,
-    CREATININE,
-    CREATININE_MOLAR,
     DECOYS,
     PREGNANT,
-    WEIGHT,
     ChartSceneSampler,
     EarlierOrder,
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.clinic import SERVICES
-from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.formulary import Item
 from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.orders import (
-    DOSE_RULE,
+    CODES_RULE,
     ORDER_ELEMENTS,
+    ORDER_RULE,
     ORDERS,
     Decision,
     OrderSampler,
@@ -90,7 +88,7 @@ class OrderSetSampler(OrderSampler[OrderSetScene, OrderSetRequest]):
         self._sets: dict[tuple[str, str, str], OrderSet] = {}
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> OrderSetRequest | None:
         rng = self.rng
         used = [request.ask.patient for request in self.chosen]
         names = [name for name in names_for(rng, self.scene.people, outcome) if (name in used) == depends]
@@ -109,20 +107,15 @@ class OrderSetSampler(OrderSampler[OrderSetScene, OrderSetRequest]):
             ]
             if fitting:
                 drawn = drawn_by_patient(rng, fitting)
-                if depends:
-                    drawn = drawn_again(drawn, self.chosen)
-                self.chosen.append(drawn)
-                if len(drawn.patients) == 1:
-                    self._order(drawn.ask, drawn.patients[0])
-                return True
-        return False
+                return drawn_again(drawn, self.chosen) if depends else drawn
+        return None
 
-    def _order(self, ask: OrderSetContent, patient: str) -> None:
-        """Add the orders of a request."""
-        number = len(self.chosen)
-        orders = [self.new_order(number, patient, item) for item in self._decide(ask, patient).orders]
-        self._own_orders.setdefault(patient, []).extend(orders)
-        self._decisions = {key: decision for key, decision in self._decisions.items() if key[0] != patient}
+    @override
+    def apply(self, request: OrderSetRequest) -> None:
+        for patient in request.patients if len(request.patients) == 1 else ():
+            orders = [self.new_order(patient, item) for item in self._decide(request.ask, patient).orders]
+            self._own_orders.setdefault(patient, []).extend(orders)
+            self._decisions = {key: decision for key, decision in self._decisions.items() if key[0] != patient}
 
     def _wanted(self, outcome: str) -> Sequence[str]:
         """Return causes, mistakes or peculiarities in random order; a request with the first of them is preferred."""
@@ -230,18 +223,13 @@ class OrderSets(PatientKind[OrderSetScene, OrderSetRequest]):
         "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one is too old by "
         "the policies. (3) The patient has no valid creatinine.\n"
         "- Results are Observations. Valid are those with status final, amended or corrected; the latest valid result "
-        f"(by effectiveDateTime) decides. The weight has the LOINC code {WEIGHT.code}, in kilograms or pounds (1 lb "
-        f"is {KG_PER_POUND} kg). The creatinine has the LOINC code {CREATININE.code} in mg/dL or "
-        f"{CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the latest of both counts, however old "
-        "it is.\n"
+        f"(by effectiveDateTime) decides. {CODES_RULE}, however old it is.\n"
         "- The dose is the weight times the dose per kg, or half of that dose per kg. The dose is at most the largest "
         "dose, which is never halved. Then round it down to a multiple of 5 mg.\n"
         "- A test is left out if the patient has an order for it (a ServiceRequest) with intent order, status active "
         "or completed, and an authoredOn in the time that the policies state. All ages in days are counted between "
         "dates: what is dated 7 days before today is from the last 7 days, and is not older than 7 days.\n"
-        "- To order, create one MedicationRequest or ServiceRequest for each drug or test, with status active, intent "
-        "order, the patient as subject, today's date as authoredOn (with or without a time) and the code of the list "
-        f"and no other code, in medicationCodeableConcept or code. {DOSE_RULE}"
+        f"- To order, create one MedicationRequest or ServiceRequest for each drug or test, {ORDER_RULE}"
     )
 
     @override

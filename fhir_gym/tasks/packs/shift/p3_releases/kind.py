@@ -17,7 +17,7 @@ from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import Knowledge, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, search_all
+from fhir_gym.tasks.packs.shift.lookups import Named, record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     BY_NAME,
@@ -94,7 +94,7 @@ class ReleaseSampler(PatientsFirstSampler[ReleaseScene, ReleaseRequest]):
         self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> ReleaseRequest | None:
         rng = self.rng
         asked = [*dict.fromkeys(request.ask.patient for request in self.chosen)]
         others = [other for other in _BY_RULES if other != outcome]
@@ -111,12 +111,7 @@ class ReleaseSampler(PatientsFirstSampler[ReleaseScene, ReleaseRequest]):
             new = [name for name in names if name not in asked]
             again = rng.sample(asked, len(asked)) if rng.random() < _SAME_PATIENT else []
             request = self._draw([*again, *new], outcomes, (*mistakes, ""))
-        if request is None:
-            return False
-        self.chosen.append(request)
-        if request.outcome == DONE:
-            self._release(request)
-        return True
+        return request
 
     def _draw(self, names: Sequence[Named], outcomes: Sequence[str], mistakes: Sequence[str]) -> ReleaseRequest | None:
         """Draw a request about the first possible patient; None if there is none.
@@ -187,8 +182,10 @@ class ReleaseSampler(PatientsFirstSampler[ReleaseScene, ReleaseRequest]):
             self._entries[key] = read(records)
         return self._entries[key]
 
-    def _release(self, request: ReleaseRequest) -> None:
-        """Add the release of a request to the chart of its patient."""
+    @override
+    def apply(self, request: ReleaseRequest) -> None:
+        if request.outcome != DONE:
+            return
         ask, scene, patient = request.ask, self.scene, request.patients[0]
         recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
         communication = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
@@ -282,10 +279,7 @@ class Releases(PatientsFirstKind[ReleaseScene, ReleaseRequest]):
     def solve_for(self, patient: Resource, ask: ReleaseContent, knowledge: Knowledge) -> Solution:
         library, looked_up = (yield from library_about(RELEASE, knowledge)), knowledge.looked_up
         if ask.recipient not in looked_up:
-            named = yield from search_all("/Organization", {"name": ask.recipient})
-            looked_up[ask.recipient] = next(
-                str(organization["id"]) for organization in named if organization["name"] == ask.recipient
-            )
+            looked_up[ask.recipient] = str((yield from record_named("Organization", ask.recipient))["id"])
         departments = _DEPARTMENTS.validate_json(knowledge.rule_values["all"])
         department = next(department for department in departments if department.display == ask.department)
         values = library.values(RELEASE.code, department.code, policy_time(knowledge))

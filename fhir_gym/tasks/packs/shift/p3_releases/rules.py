@@ -32,9 +32,19 @@ from fhir_gym.tasks.packs.shift.p3_releases.scene import (
     consent_resource,
     document_resource,
 )
-from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, chart_at, created_for, moment_of, name_of
+from fhir_gym.tasks.packs.shift.patient_records import (
+    Chart,
+    Entry,
+    broken,
+    chart_at,
+    coded_in,
+    created_for,
+    moment_of,
+    name_of,
+    other_values,
+)
 from fhir_gym.tasks.packs.shift.patients import PatientJudge, PatientRequest
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 SENT = ("completed", "in-progress")
 """Statuses of releases that count."""
@@ -162,7 +172,7 @@ class Release:
         return moment_of(value) >= _day_before(self.today, self.values[point])
 
     def _is_department(self, concepts: Json) -> bool:
-        return self._department_code in _codes(concepts)
+        return self._department_code in coded_in(concepts)
 
     @property
     def _department_code(self) -> tuple[str, str]:
@@ -172,7 +182,7 @@ class Release:
         rules = {
             "release status": release.get("status") in SENT,
             "release department": self._is_department(release.get("category")),
-            "release recipient": any(self._is_recipient(recipient) for recipient in _list(release.get("recipient"))),
+            "release recipient": any(self._is_recipient(recipient) for recipient in as_list(release.get("recipient"))),
             "release age": self._is_recent(release.get("sent"), REPEAT),
         }
         return Entry(name_of(release), broken(rules))
@@ -193,9 +203,8 @@ class Release:
         return Entry(consent.record, broken(rules), moment=consent.moment, flag=consent.denies)
 
     def _document(self, document: Resource) -> Entry:
-        context, labels = document.get("context"), codings(document.get("securityLabel"))
-        setting = context.get("practiceSetting") if isinstance(context, dict) else None
-        restricted = any(label.get("code") == "R" for label in labels)
+        setting = as_object(document.get("context")).get("practiceSetting")
+        restricted = any(label.get("code") == "R" for label in codings(document.get("securityLabel")))
         rules = {
             "document status": document.get("status") == "current",
             "text status": document.get("docStatus") in READABLE,
@@ -207,21 +216,17 @@ class Release:
 
     def problems(self, communication: Resource, documents: frozenset[str]) -> Iterator[Json]:
         """Yield the errors in the Communication of a release."""
-        if communication.get("status") != "completed":
-            yield f"status {communication.get('status')}"
+        yield from other_values(communication, status="completed")
         expected = {"category": self._department_code, "reasonCode": (ACT_REASON, PURPOSES[self.purpose])}
         for name, code in expected.items():
-            if [(coding.get("system"), coding.get("code")) for coding in codings(communication.get(name))] != [code]:
+            if coded_in(communication.get(name)) != [code]:
                 yield {name: communication.get(name)}
-        recipients = _list(communication.get("recipient"))
+        recipients = as_list(communication.get("recipient"))
         if len(recipients) != 1 or not self._is_recipient(recipients[0]):
             yield {"recipient": communication.get("recipient")}
         if moment_of(communication.get("sent"))[:10] != self.today:
             yield f"sent {communication.get('sent')}"
-        parts = [
-            payload.get("contentReference") if isinstance(payload, dict) else None
-            for payload in _list(communication.get("payload"))
-        ]
+        parts = [as_object(payload).get("contentReference") for payload in as_list(communication.get("payload"))]
         left = [
             document
             for document in documents
@@ -292,19 +297,17 @@ def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
 
 
 def _terms(consent: Resource, base_url: str) -> Terms:
-    terms = consent.get("provision")
-    provision = terms if isinstance(terms, dict) else {}
-    actors = (actor.get("reference") for actor in _list(provision.get("actor")) if isinstance(actor, dict))
-    parsed = (parse_reference(actor, base_url) for actor in actors)
+    provision = as_object(consent.get("provision"))
+    parsed = (parse_reference(actor.get("reference"), base_url) for actor in objects_in(provision.get("actor")))
     return Terms(
         record=name_of(consent),
         is_active=consent.get("status") == "active",
         denies=provision.get("type") == "deny",
         moment=moment_of(consent.get("dateTime")),
         period=provision.get("period"),
-        purposes=[purpose.get("code") for purpose in _list(provision.get("purpose")) if isinstance(purpose, dict)],
+        purposes=[purpose.get("code") for purpose in objects_in(provision.get("purpose"))],
         actors=frozenset("/".join(name) if name else None for name in parsed),
-        codes=_codes(provision["code"]) if "code" in provision else None,
+        codes=coded_in(provision["code"]) if "code" in provision else None,
     )
 
 
@@ -318,10 +321,6 @@ def _random_moment(rng: random.Random, first_day: str, last: str) -> str:
 def _day_before(day: str, days: str) -> str:
     """Return the day that is a number of days before a day."""
     return (date.fromisoformat(day) - timedelta(days=int(days))).isoformat()
-
-
-def _codes(concepts: Json) -> list[tuple[Json, Json]]:
-    return [(coding.get("system"), coding.get("code")) for coding in codings(concepts)]
 
 
 def release_of(ask: ReleaseContent, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:
@@ -341,10 +340,6 @@ def _contains(period: Json, day: str) -> bool:
         return period is None
     start, end = (str(period.get(name, day))[:10] for name in ("start", "end"))
     return start <= day <= end
-
-
-def _list(value: Json) -> Sequence[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _names(entries: Sequence[Entry]) -> tuple[str, ...]:

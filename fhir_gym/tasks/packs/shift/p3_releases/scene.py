@@ -22,7 +22,7 @@ from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.tasks.packs.shift.policies import Library, policy_resources
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.policy_texts import Rule, Subject
-from fhir_gym.tasks.packs.shift.registry import organization_resource, place_names
+from fhir_gym.tasks.packs.shift.registry import PROVIDER, organization_resource, place_names
 from fhir_gym.types import Json, Resource
 
 ACT_REASON = "http://terminology.hl7.org/CodeSystem/v3-ActReason"
@@ -97,7 +97,7 @@ class ReleaseScene(ShiftScene):
     @override
     def resources(self) -> list[Resource]:
         return [
-            *(organization_resource(id, name, "prov", "Healthcare Provider") for name, id in self.recipients.items()),
+            *(organization_resource(id, name, *PROVIDER) for name, id in self.recipients.items()),
             *map(patient_resource, self.people),
             *self.records,
             *policy_resources(self.library, (RELEASE,)),

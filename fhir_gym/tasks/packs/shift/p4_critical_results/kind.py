@@ -14,6 +14,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.core.dates import full_years
 from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import has_coding, same_moment
 from fhir_gym.tasks.packs.shift.kind import (
@@ -26,7 +27,7 @@ from fhir_gym.tasks.packs.shift.kind import (
     Solution,
 )
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.lookups import record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.p4_critical_results.scene import (
     CHILD_AGE,
@@ -51,7 +52,7 @@ from fhir_gym.tasks.packs.shift.patient_records import moment_of, name_of, other
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, library_about, policy_time, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepJudge, SweepKind
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_object
 
 STATUS_IGNORED = "status ignored"
 UNITS_IGNORED = "units ignored"
@@ -116,7 +117,7 @@ def is_new_and_critical(
     test = CRITICAL_TESTS[TEST_OF[code]].test
     if mistake == UNITS_IGNORED and code == test.other.code:
         code = test.main.code
-    child = mistake != AGE_IGNORED and age_on(born, result.issued) < int(values[CHILD_AGE])
+    child = mistake != AGE_IGNORED and full_years(born, date.fromisoformat(result.issued[:10])) < int(values[CHILD_AGE])
     return is_critical(values, code, Decimal(result.value), child)
 
 
@@ -148,12 +149,6 @@ def notice_of(result: LabResult, roles: Iterable[Resource], values: Mapping[str,
         "owner": {"reference": owner},
         "restriction": {"period": {"end": end}},
     }
-
-
-def age_on(born: date, moment: str) -> int:
-    """Return the age in years on the day of a moment."""
-    day = date.fromisoformat(moment[:10])
-    return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
 
 
 def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
@@ -274,9 +269,8 @@ class CriticalJudge(SweepJudge[CriticalScene, CriticalRequest]):
         for name, record in references.items():
             if self.log.end.refers(task.get(name)) != record:
                 yield f"{name} {self.log.end.refers(task.get(name))}"
-        restriction, end = task.get("restriction"), expected["restriction"]["period"]["end"]
-        period = restriction.get("period") if isinstance(restriction, dict) else None
-        if not isinstance(period, dict) or not same_moment(period.get("end"), end) or "start" in period:
+        period = as_object(as_object(task.get("restriction")).get("period"))
+        if not same_moment(period.get("end"), expected["restriction"]["period"]["end"]) or "start" in period:
             yield "restriction.period"
 
 
@@ -296,18 +290,17 @@ class CriticalSampler(RequestSampler[CriticalScene, CriticalRequest]):
     """Draws a department, and the request about it whose result the most of some mistakes would change."""
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> CriticalRequest | None:
         rng, used = self.rng, [request.ask.department for request in self.chosen]
         left = [department for department in self.scene.departments if department.service.display not in used]
         possible = {department: asks for department in left if (asks := self._possible(department, outcome))}
         if not possible:
-            return False
+            return None
         chosen = rng.choice([*possible])
         ask = self._most_changed(possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
         qualifying = tuple(f"Organization/{department.id}" for department in possible)
         target = f"Organization/{chosen.id}"
-        self.chosen.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
-        return True
+        return CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying)
 
     def _possible(self, department: Department, outcome: str) -> list[CriticalContent]:
         """Return requests about a department for which a number of results need a Task, in random order."""
@@ -465,9 +458,8 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
     """Look up the departments of a hospital by their names."""
-    organizations = yield from search_all("/Organization", {"name": place})
-    hospital = next(organization for organization in organizations if organization["name"] == place)
-    parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
+    hospital = yield from record_named("Organization", place)
+    parts = yield from search_all("/Organization", {"partof": name_of(hospital), "_count": "200"})
     return {part["name"]: part for part in parts}
 
 

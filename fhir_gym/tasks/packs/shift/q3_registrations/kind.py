@@ -15,7 +15,7 @@ from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestKind, RequestSampler, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, search_all
+from fhir_gym.tasks.packs.shift.lookups import Named, record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patient_records import target_of
 from fhir_gym.tasks.packs.shift.q3_registrations.rules import (
@@ -65,7 +65,7 @@ class RegistrationSampler(RequestSampler[RegistryScene, RegistrationRequest]):
         self._done: list[RegistrationContent] = []
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> RegistrationRequest | None:
         rng = self.rng
         for _ in range(_ROUNDS):
             insured = rng.choice(_INSURED[outcome])
@@ -77,9 +77,8 @@ class RegistrationSampler(RequestSampler[RegistryScene, RegistrationRequest]):
             asks = (draw() for _ in range(_TRIES))
             fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
             if fitting is not None and not (depends and decide(self._start, fitting).outcome == outcome):
-                self._append(fitting, outcome)
-                return True
-        return False
+                return self._request(fitting, outcome)
+        return None
 
     def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
         """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
@@ -245,10 +244,10 @@ class RegistrationSampler(RequestSampler[RegistryScene, RegistrationRequest]):
             and all(name in self._near for name in (ask.person, ask.parent) if name)
         )
 
-    def _append(self, ask: RegistrationContent, outcome: str) -> None:
-        start, decision, id = self._start, decide(self._now, ask), f"new-{len(self.chosen)}"
+    def _request(self, ask: RegistrationContent, outcome: str) -> RegistrationRequest:
+        start = self._start
         insurer, parents = start.organizations.get(ask.insurer, ""), start.parents(ask)
-        request = RegistrationRequest(
+        return RegistrationRequest(
             ask=ask,
             outcome=outcome,
             on_file=start.on_file(ask),
@@ -258,12 +257,15 @@ class RegistrationSampler(RequestSampler[RegistryScene, RegistrationRequest]):
             covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
             **self._aimed_at(parents, outcome),
         )
-        if outcome == DONE:
+
+    @override
+    def apply(self, request: RegistrationRequest) -> None:
+        if request.outcome == DONE:
+            ask, decision, id = request.ask, decide(self._now, request.ask), f"new-{len(self.chosen) - 1}"
             self._now.add({**new_patient(ask), "id": id})
             if ask.insurer:
                 self._now.add({**new_coverage(ask, decision, id, self.scene.today), "id": id})
             self._done.append(ask)
-        self.chosen.append(request)
 
     def _aimed_at(self, parents: Sequence[str], outcome: str) -> dict[str, Any]:
         """Return the fields `target` and `qualifying` of a request: the parent on whose insurance it rests."""
@@ -423,8 +425,7 @@ def _insurance_in_words(ask: RegistrationContent, wording: int) -> Iterator[str]
 
 
 def _contracts(place: str) -> Generator[Action, Json, tuple[str, list[Resource]]]:
-    places = yield from search_all("/Organization", {"name": place})
-    here = next(str(organization["id"]) for organization in places if organization.get("name") == place)
+    here = str((yield from record_named("Organization", place))["id"])
     query = {"participating-organization": f"Organization/{here}"}
     query |= {"_include": "OrganizationAffiliation:primary-organization", "_count": "200"}
     return here, (yield from search_all("/OrganizationAffiliation", query))

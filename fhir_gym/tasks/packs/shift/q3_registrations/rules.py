@@ -17,9 +17,9 @@ from fhir_gym.tasks.packs.shift.episode_log import Write
 from fhir_gym.tasks.packs.shift.kind import Request, RequestContent, WriteJudge
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
+from fhir_gym.tasks.packs.shift.patient_records import name_of, other_values, target_of
 from fhir_gym.tasks.packs.shift.registry import CARD, RegistryScene, registered_resource
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 _ALIKE = 3
 """Number of details, of five, that a new Patient shares at least with the request to which it belongs."""
@@ -178,7 +178,7 @@ class Registry:
         return (
             coverage.get("status") == "active"
             and self._id(coverage.get("subscriber")) == patient
-            and (insurer is None or insurer in map(self._id, items(coverage.get("payor"))))
+            and (insurer is None or insurer in map(self._id, as_list(coverage.get("payor"))))
             and _includes(coverage, self.today)
         )
 
@@ -304,15 +304,15 @@ def _slug(word: str, ask: RegistrationContent) -> str:
 def people_in(patient: Resource) -> Iterator[Named]:
     """Yield the names of a Patient, current and former, each with the date of birth."""
     birth_date = patient.get("birthDate")
-    for name in elements(patient.get("name")):
-        family, givens = name.get("family"), [part for part in items(name.get("given")) if isinstance(part, str)]
+    for name in objects_in(patient.get("name")):
+        family, givens = name.get("family"), [part for part in as_list(name.get("given")) if isinstance(part, str)]
         if isinstance(family, str) and isinstance(birth_date, str):
             yield Named(given=plain(" ".join(givens)), family=plain(family), birth_date=birth_date)
 
 
 def cards_of(patient: Resource) -> list[str]:
     """Return the health card numbers of a Patient."""
-    identifiers = elements(patient.get("identifier"))
+    identifiers = objects_in(patient.get("identifier"))
     return [str(identifier.get("value")) for identifier in identifiers if identifier.get("system") == CARD]
 
 
@@ -412,19 +412,16 @@ class RegistrationJudge(WriteJudge[RegistryScene, RegistrationRequest]):
         refers, (number, until) = self.log.end.refers, insurance_terms(ask, decision)
         beneficiary = refers(coverage.get("beneficiary"))
         subscriber = f"Patient/{decision.parent}" if decision.parent else beneficiary
-        if coverage.get("status") != "active":
-            yield f"status {coverage.get('status')}"
+        yield from other_values(coverage, status="active")
         for name in ("subscriber", "policyHolder"):
             if (name in coverage or name == "subscriber") and refers(coverage.get(name)) != subscriber:
                 yield f"{name} {coverage.get(name)}"
-        if coverage.get("subscriberId") != number:
-            yield f"subscriberId {coverage.get('subscriberId')}"
-        payors = [refers(payor) for payor in items(coverage.get("payor"))]
+        yield from other_values(coverage, subscriberId=number)
+        payors = [refers(payor) for payor in as_list(coverage.get("payor"))]
         insurer = next(insurer.id for insurer in self.scene.insurers if insurer.name == ask.insurer)
         if payors != [f"Organization/{insurer}"]:
             yield f"payor {payors}"
-        period = coverage.get("period")
-        period = period if isinstance(period, dict) else {}
+        period = as_object(coverage.get("period"))
         start, end = period.get("start"), period.get("end")
         if not same_moment(start, self.scene.today) or not (same_moment(end, until) if until else end is None):
             yield f"period {period}"
@@ -485,11 +482,10 @@ def _details_in_common(ask: RegistrationContent, patient: Resource) -> int:
 
 
 def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]:
-    names = elements(patient.get("name"))
+    names = objects_in(patient.get("name"))
     if not names or {*people_in(patient)} != {ask.person} or len([*people_in(patient)]) != len(names):
         yield f"name {patient.get('name')}, birthDate {patient.get('birthDate')}"
-    if patient.get("gender") != ask.gender:
-        yield f"gender {patient.get('gender')}"
+    yield from other_values(patient, gender=ask.gender)
     if cards_of(patient) != ([ask.card] if ask.card else []):
         yield f"health card numbers {cards_of(patient)}"
     phones = phone_numbers(patient)
@@ -499,5 +495,4 @@ def _wrong_details(ask: RegistrationContent, patient: Resource) -> Iterator[str]
 
 def _labels(concept: Json) -> Iterator[str]:
     yield from map(plain, concept_texts(concept))
-    if isinstance(concept, dict):
-        yield from (str(coding.get("code")) for coding in elements(concept.get("coding")))
+    yield from (str(coding.get("code")) for coding in objects_in(as_object(concept).get("coding")))

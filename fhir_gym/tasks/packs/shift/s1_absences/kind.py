@@ -108,7 +108,7 @@ class AbsenceSampler(RequestSampler[AbsenceScene, AbsenceRequest]):
         self._new_slots: list[ClinicSlot] = []
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> AbsenceRequest | None:
         rng, new_slots = self.rng, self._new_slots
         away = {request.schedule for request in self.chosen}
         left = [other for other in rng.sample(self._possible, len(self._possible)) if other.schedule not in away]
@@ -123,12 +123,11 @@ class AbsenceSampler(RequestSampler[AbsenceScene, AbsenceRequest]):
                 other for other in left if any(_compete(other, earlier, self.scene) for earlier in self.chosen)
             ]
             request = self._draw(competing, outcome, mistakes, work)
-        request = request or self._draw(left, outcome, mistakes, work)
-        if request is None:
-            return False
-        self.chosen.append(request)
-        new_slots += filter(None, AbsenceCalendar(self._calendar, self.scene, request).clear().values())
-        return True
+        return request or self._draw(left, outcome, mistakes, work)
+
+    @override
+    def apply(self, request: AbsenceRequest) -> None:
+        self._new_slots += filter(None, AbsenceCalendar(self._calendar, self.scene, request).clear().values())
 
     def _draw(
         self, requests: Sequence[AbsenceRequest], outcome: str, mistakes: Sequence[str], work: _Work

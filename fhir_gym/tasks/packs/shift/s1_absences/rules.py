@@ -13,9 +13,8 @@ from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, CalendarJudge
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot, Visit, appointment_resource, overlap, slot_resource
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.s1_absences.scene import CLOSED, WAITING, AbsenceScene
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepJudge
 from fhir_gym.types import Json, Resource
 
 MOVABLE = ("booked", "pending")
@@ -85,12 +84,11 @@ class AbsenceCalendar:
     def appointments(self, mistake: str = "") -> list[str]:
         """Return the ids of the appointments that have to move, in the order of the rules."""
         start = {
-            id: self._old_slot(visit).start for id, visit in self.calendar.visits.items() if self._has_to_move(visit)
+            id: self._old_slot(visit).start
+            for id, visit in self.calendar.visits.items()
+            if visit.status in MOVABLE and any(self._request.is_away(slot) for slot in visit.slots)
         }
         return sorted(start, key=lambda id: (self._rank(id, mistake), start[id]))
-
-    def _has_to_move(self, booked: Booked) -> bool:
-        return booked.status in MOVABLE and any(self._request.is_away(slot) for slot in booked.slots)
 
     def _old_slot(self, booked: Booked) -> ClinicSlot:
         return next(slot for slot in booked.slots if self._request.is_away(slot))
@@ -170,7 +168,7 @@ def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[R
                 yield appointment_resource(visit, practitioner, scene.place)
 
 
-class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
+class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest], SweepJudge[AbsenceScene, AbsenceRequest]):
     """Judges absences against the calendars that the agent met.
 
     Within an absence, each appointment is judged as if the agent had handled the appointments in the order of the
@@ -199,20 +197,15 @@ class AbsenceJudge(CalendarJudge[AbsenceScene, AbsenceRequest]):
 
     @override
     def judge_request(self, number: int) -> Judgement:
-        request, answer, claimed = self.requests[number], self.answers[number], self.claimed[number]
         appointments, closing = self._due[number]
-        surplus = [
-            RecordVerdict(record, "changed", harmed=record in self.log.changed, due=False)
+        is_due = bool(appointments or closing)
+        verdicts = [*self._appointments(number, appointments), *map(self._closing, closing)]
+        verdicts += [
+            RecordVerdict(record, "changed", harmed=record in self.log.changed or not is_due, due=False)
             for record in sorted(self._surplus(number))
         ]
-        if not appointments and not closing:
-            supposed = supposed_records(request, self.scene)
-            right = answer == NOTHING_TO_DO and all(
-                self.log.lookups_of(supposed_record) for supposed_record in supposed
-            )
-            return self.declined(number, right, claimed, harmed=bool(surplus))
-        record_verdicts = [*self._appointments(number, appointments), *(self._closing(id) for id in closing), *surplus]
-        return judge_sweep(record_verdicts, outcome=DONE, answer=answer, claimed=claimed)
+        supposed = supposed_records(self.requests[number], self.scene)
+        return self.sweep(number, verdicts, self.claimed[number], lambda: all(map(self.log.lookups_of, supposed)))
 
     @cached_property
     def _firsts(self) -> list[int]:

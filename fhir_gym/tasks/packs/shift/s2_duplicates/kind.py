@@ -25,14 +25,14 @@ from fhir_gym.tasks.packs.shift.kind import (
     ShiftSize,
     Solution,
 )
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.lookups import record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
+from fhir_gym.tasks.packs.shift.patient_records import name_of, target_of
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER, Organization
 from fhir_gym.tasks.packs.shift.s2_duplicates.scene import DuplicatesScene, DuplicatesSceneSampler
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepKind, UpdateJudge
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 FLAWS = (
     *("birth date", "name", "former names", "number", "old cards", "old phones", "member numbers", "chains"),
@@ -159,19 +159,19 @@ class Merge:
         )
 
     def _names(self, patient: Resource) -> Iterator[tuple[str, str]]:
-        for name in elements(patient.get("name")):
-            family, givens = name.get("family"), [part for part in items(name.get("given")) if isinstance(part, str)]
+        for name in objects_in(patient.get("name")):
+            family, givens = name.get("family"), [part for part in as_list(name.get("given")) if isinstance(part, str)]
             if isinstance(family, str) and not (self._flaw == "former names" and name.get("use") in ("old", "maiden")):
                 yield plain(" ".join(givens)), plain(family)
 
     def _numbers(self, patient: Resource) -> Iterator[str]:
         systems = (CARD, MEMBER) if self._flaw == "member numbers" else (CARD,)
-        for identifier in elements(patient.get("identifier")):
+        for identifier in objects_in(patient.get("identifier")):
             if identifier.get("system") in systems and not (
                 self._flaw == "old cards" and identifier.get("use") == "old"
             ):
                 yield str(identifier.get("value"))
-        for telecom in elements(patient.get("telecom")):
+        for telecom in objects_in(patient.get("telecom")):
             if telecom.get("system") == "phone" and (telecom.get("use") != "old" or self._flaw == "old phones"):
                 digits = "".join(letter for letter in str(telecom.get("value")) if letter.isdigit())
                 yield f"phone {digits[-10:]}"
@@ -209,13 +209,13 @@ class Merge:
             moved |= {name_of(resource): name_of(kept) for resource in merged}
             links = [{"other": {"reference": name_of(resource)}, "type": "replaces"} for resource in merged]
             base = kept if self._flaw == "new numbers" else _with_numbers_of(kept, merged)
-            patients[name_of(kept)] = {**base, "link": [*items(kept.get("link")), *links]}
+            patients[name_of(kept)] = {**base, "link": [*as_list(kept.get("link")), *links]}
             for resource in merged:
                 link = {"other": {"reference": name_of(kept)}, "type": "replaced-by"}
                 patients[name_of(resource)] = {
                     **resource,
                     "active": False,
-                    "link": [*items(resource.get("link")), link],
+                    "link": [*as_list(resource.get("link")), link],
                 }
         changed: dict[str, Resource] = {}
         for record in self._records:
@@ -236,7 +236,7 @@ def is_covered(patient: Resource, organization: str, ask: MergeContent, base_url
 
 
 def _has_valid_card(patient: Resource) -> bool:
-    identifiers = elements(patient.get("identifier"))
+    identifiers = objects_in(patient.get("identifier"))
     return any(identifier.get("system") == CARD and identifier.get("use") == "official" for identifier in identifiers)
 
 
@@ -248,12 +248,12 @@ def _with_numbers_of(kept: Resource, merged: Sequence[Resource]) -> Resource:
     if not added:
         return kept
     head: Resource = {name: kept[name] for name in ("resourceType", "id", "meta", "text") if name in kept}
-    identifiers = [*items(kept.get("identifier")), *added]
+    identifiers = [*as_list(kept.get("identifier")), *added]
     return {**head, "identifier": None} | kept | {"identifier": identifiers}
 
 
 def _cards(patient: Resource) -> Iterator[str]:
-    for identifier in elements(patient.get("identifier")):
+    for identifier in objects_in(patient.get("identifier")):
         if identifier.get("system") == CARD:
             yield str(identifier.get("value"))
 
@@ -269,8 +269,7 @@ def is_open(record: Resource, today: str) -> bool:
         case "ServiceRequest":
             return status in ("active", "on-hold")
         case "Coverage":
-            period = record.get("period")
-            end = period.get("end") if isinstance(period, dict) else None
+            end = as_object(record.get("period")).get("end")
             return status == "active" and (end is None or str(end)[: len(today)] >= today)
     return False
 
@@ -278,7 +277,7 @@ def is_open(record: Resource, today: str) -> bool:
 def references_in(record: Resource, base_url: str = "") -> set[str]:
     """Return the patients whom an appointment, diagnosis, order or coverage is about."""
     values = [record.get(name) for name in _PATIENT_ELEMENTS.get(str(record.get("resourceType")), ())]
-    values += [participant.get("actor") for participant in elements(record.get("participant"))]
+    values += [participant.get("actor") for participant in objects_in(record.get("participant"))]
     return {target for value in values if (target := target_of(value, base_url)).startswith("Patient/")}
 
 
@@ -442,7 +441,7 @@ class MergeSampler(RequestSampler[DuplicatesScene, MergeRequest]):
         self._sites = {site.name: _SiteRequests(site, scene) for site in scene.sites}
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> MergeRequest | None:
         rng, sites, earlier = self.rng, self._sites, [request.ask for request in self.chosen]
         possible = [ask for site in sites.values() for ask in site.asks]
         left = rng.sample(possible, len(possible))
@@ -451,10 +450,9 @@ class MergeSampler(RequestSampler[DuplicatesScene, MergeRequest]):
         requests = (sites[ask.site].request(ask, earlier, outcome) for ask in left)
         request = next((request for request in requests if sites[request.ask.site].fits(request)), None)
         if request is None:
-            return False
-        aimed = {"target": request.organization, "qualifying": tuple(site.organization for site in sites.values())}
-        self.chosen.append(request.model_copy(update=aimed))
-        return True
+            return None
+        qualifying = tuple(site.organization for site in sites.values())
+        return request.model_copy(update={"target": request.organization, "qualifying": qualifying})
 
 
 class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
@@ -515,8 +513,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     def solve(self, ask: MergeContent, knowledge: Knowledge) -> Solution:
         looked_up = knowledge.looked_up
         if ask.site not in looked_up:
-            sites = yield from search_all("/Organization", {"name": ask.site})
-            looked_up[ask.site] = next(f"Organization/{site['id']}" for site in sites if site.get("name") == ask.site)
+            looked_up[ask.site] = name_of((yield from record_named("Organization", ask.site)))
         organization, today = looked_up[ask.site], knowledge.now.date().isoformat()
         query = {"organization": organization, "active": "true", "_count": "200"}
         if ask.before or ask.since:

@@ -26,7 +26,9 @@ from fhir_gym.tasks.packs.shift.formulary import LOINC
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.registry import (
     CARD,
+    INSURER,
     MEMBER,
+    PROVIDER,
     Family,
     Organization,
     card_number,
@@ -125,11 +127,8 @@ class DuplicatesSceneSampler:
             sites=tuple(self._sites),
             records=tuple(records),
             others=(
-                *(organization_resource(site.id, site.name, "prov", "Healthcare Provider") for site in self._sites),
-                *(
-                    organization_resource(insurer.id, insurer.name, "ins", "Insurance Company")
-                    for insurer in self._insurers
-                ),
+                *(organization_resource(site.id, site.name, *PROVIDER) for site in self._sites),
+                *(organization_resource(insurer.id, insurer.name, *INSURER) for insurer in self._insurers),
                 *map(practitioner_resource, self._doctors),
             ),
         )

@@ -14,7 +14,7 @@ from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.lookups import record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import name_of
 from fhir_gym.tasks.packs.shift.s3_insurers.rules import (
@@ -58,7 +58,7 @@ class InsurerSampler(RequestSampler[InsurerScene, InsurerRequest]):
         self.is_related = False
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> InsurerRequest | None:
         rng = self.rng
         left = [
             InsurerRequest(
@@ -80,12 +80,7 @@ class InsurerSampler(RequestSampler[InsurerScene, InsurerRequest]):
         )
         chosen = next(related, None)
         self.is_related |= chosen is not None
-        chosen = chosen or next((request for request in left if self._fits(request)), None)
-        if chosen is None:
-            return False
-        self.chosen.append(chosen)
-        self._apply(chosen)
-        return True
+        return chosen or next(filter(self._fits, left), None)
 
     def _ending(self, request: InsurerRequest, flaw: str = "") -> Ending:
         return Ending(
@@ -112,7 +107,8 @@ class InsurerSampler(RequestSampler[InsurerScene, InsurerRequest]):
         wrong = (ending for ending in flawed if (ending.changes, ending.tasks) != (right.changes, right.tasks))
         return sum(1 for _ in islice(wrong, self.scene.decisive)) == self.scene.decisive
 
-    def _apply(self, request: InsurerRequest) -> None:
+    @override
+    def apply(self, request: InsurerRequest) -> None:
         ending, records = self._ending(request), self._now[request.place]
         records |= ending.changes
         for patient, visit in ending.tasks.items():
@@ -196,10 +192,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
         looked_up = knowledge.looked_up
         for name in (ask.place, ask.insurer):
             if name not in looked_up:
-                named = yield from search_all("/Organization", {"name": name, "_count": "200"})
-                looked_up[name] = next(
-                    name_of(organization) for organization in named if organization.get("name") == name
-                )
+                looked_up[name] = name_of((yield from record_named("Organization", name, _count="200")))
         place, insurer = looked_up[ask.place], looked_up[ask.insurer]
         query = {"participating-organization": place, "primary-organization": insurer, "_count": "200"}
         records = yield from search_all("/OrganizationAffiliation", query)

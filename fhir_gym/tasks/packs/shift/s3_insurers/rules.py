@@ -12,10 +12,10 @@ from fhir_gym.tasks.core.ids import seeded_random
 from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.episode_log import EpisodeLog
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request, RequestContent
-from fhir_gym.tasks.packs.shift.patient_records import elements, items, name_of, target_of
+from fhir_gym.tasks.packs.shift.patient_records import name_of, target_of
 from fhir_gym.tasks.packs.shift.s3_insurers.scene import CHECK, InsurerScene
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, UpdateJudge
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 FLAWS = (
     *("coverage status", "ended coverages", "later coverages", "other coverage", "status of other coverage"),
@@ -108,7 +108,7 @@ class Ending:
         """Whether a record is a coverage of a patient of the place by the insurer, in force or not."""
         return (
             resource.get("resourceType") == "Coverage"
-            and self._insurer in map(self.target, items(resource.get("payor")))
+            and self._insurer in map(self.target, as_list(resource.get("payor")))
             and self.target(resource.get("beneficiary")) in self.patients
         )
 
@@ -149,7 +149,7 @@ class Ending:
 
     def _insures(self, coverage: Resource) -> bool:
         """Whether a coverage insures its beneficiary on the day after the last day."""
-        payors = [self.target(payor) for payor in items(coverage.get("payor"))]
+        payors = [self.target(payor) for payor in as_list(coverage.get("payor"))]
         start, end = _bounds(coverage)
         return (
             (coverage.get("status") == "active" or self._flaw == "status of other coverage")
@@ -172,8 +172,8 @@ class Ending:
         return contracts | self._coverages | accounts
 
     def _is_held(self, account: Resource) -> bool:
-        subjects = {self.target(subject) for subject in items(account.get("subject"))}
-        listed = {self.target(coverage.get("coverage")) for coverage in elements(account.get("coverage"))}
+        subjects = {self.target(subject) for subject in as_list(account.get("subject"))}
+        listed = {self.target(coverage.get("coverage")) for coverage in objects_in(account.get("coverage"))}
         of_request = self._flaw == "coverages of accounts" or bool(listed & self._coverages.keys())
         return not subjects.isdisjoint(self.uninsured) and of_request
 
@@ -188,7 +188,7 @@ class Ending:
             visits = [
                 (str(visit.get("start")), name_of(visit))
                 for visit in self._all("Appointment")
-                if patient in [self.target(other.get("actor")) for other in elements(visit.get("participant"))]
+                if patient in [self.target(other.get("actor")) for other in objects_in(visit.get("participant"))]
                 and (visit.get("status") in ("booked", "pending") or self._flaw == "appointment status")
                 and (str(visit.get("start"))[:10] > self._day or self._flaw == "appointment days")
             ]
@@ -211,9 +211,9 @@ def records_of(place: str, records: Sequence[Resource]) -> dict[str, Resource]:
 
 def _about(record: Resource) -> Iterator[str]:
     """Yield the references by which a record may be about a patient."""
-    values = [*items(record.get("subject")), record.get("beneficiary"), record.get("for")]
+    values = [*as_list(record.get("subject")), record.get("beneficiary"), record.get("for")]
     yield from map(
-        target_of, (*values, *(participant.get("actor") for participant in elements(record.get("participant"))))
+        target_of, (*values, *(participant.get("actor") for participant in objects_in(record.get("participant"))))
     )
 
 
@@ -235,15 +235,13 @@ def missing_contract(request: InsurerRequest, scene: InsurerScene) -> Resource:
 
 def is_check(task: Resource) -> bool:
     """Whether a record is an open task to check an insurance."""
-    code = task.get("code")
-    text = code.get("text") if isinstance(code, dict) else None
+    text = as_object(task.get("code")).get("text")
     return task.get("resourceType") == "Task" and task.get("status") in _OPEN and same_text(text, CHECK)
 
 
 def _bounds(record: Resource) -> tuple[str, str]:
     """Return the first and the last day of the period of a record; empty for none."""
-    period = record.get("period")
-    period = period if isinstance(period, dict) else {}
+    period = as_object(record.get("period"))
     return str(period.get("start") or "")[:10], str(period.get("end") or "")[:10]
 
 
@@ -254,8 +252,7 @@ def _goes_on(record: Resource, day: str) -> bool:
 
 
 def _ended(record: Resource, day: str) -> Resource:
-    period = record.get("period")
-    return {**record, "period": {**(period if isinstance(period, dict) else {}), "end": day}}
+    return {**record, "period": {**as_object(record.get("period")), "end": day}}
 
 
 class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
@@ -348,7 +345,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
                 record in self.log.touched
                 and record not in due
                 and self._belongs(record, number)
-                and self._changed(record)
+                and self.difference(self._untouched(record), self.at_end(record)) is not None
             ):
                 yield RecordVerdict(record, "changed", harmed=True, due=False)
         waiting = {patient for other in others for patient in other.tasks} | ending.tasks.keys()
@@ -377,7 +374,7 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
             if task.get(name) != value:
                 yield {name: task.get(name)}
         code = task.get("code")
-        if not same_text(code.get("text") if isinstance(code, dict) else None, CHECK):
+        if not same_text(as_object(code).get("text"), CHECK):
             yield {"code": code}
         if target_of(task.get("focus"), self.base_url) != visit:
             yield {"focus": task.get("focus")}
@@ -397,6 +394,3 @@ class InsurerJudge(UpdateJudge[InsurerScene, InsurerRequest]):
         """Return a record as it was before the agent's first write to it."""
         first = next((write for write in self.log.writes_of_agent if write.record == record), None)
         return (first.before if first else self.at_end(record)) or {}
-
-    def _changed(self, record: str) -> bool:
-        return self.difference(self._untouched(record), self.at_end(record)) is not None

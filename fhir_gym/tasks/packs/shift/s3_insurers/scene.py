@@ -20,6 +20,8 @@ from fhir_gym.tasks.authoring import (
 )
 from fhir_gym.tasks.packs.shift.kind import ShiftScene
 from fhir_gym.tasks.packs.shift.registry import (
+    INSURER,
+    PROVIDER,
     Organization,
     card_number,
     contract_resource,
@@ -64,8 +66,8 @@ class InsurerScene(ShiftScene):
     @override
     def resources(self) -> list[Resource]:
         return [
-            *(organization_resource(place.id, place.name, "prov", "Healthcare Provider") for place in self.places),
-            *(organization_resource(insurer.id, insurer.name, "ins", "Insurance Company") for insurer in self.insurers),
+            *(organization_resource(place.id, place.name, *PROVIDER) for place in self.places),
+            *(organization_resource(insurer.id, insurer.name, *INSURER) for insurer in self.insurers),
             *({**practitioner} for practitioner in (*self.practitioners, *self.records)),
         ]
 

@@ -15,7 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, instant
 from fhir_gym.tasks.packs.shift.kind import Knowledge, RequestSampler, ShiftSize, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
-from fhir_gym.tasks.packs.shift.lookups import Found, search_all
+from fhir_gym.tasks.packs.shift.lookups import Found, record_named, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import charts_of
 from fhir_gym.tasks.packs.shift.s4_recalls.rules import (
@@ -63,16 +63,19 @@ class RecallSampler(RequestSampler[RecallScene, RecallRequest]):
         return all(self.add(outcome, depends=False) for outcome in self.outcomes) and self._influenced
 
     @override
-    def add(self, outcome: str, *, depends: bool) -> bool:
+    def draw(self, outcome: str, *, depends: bool) -> RecallRequest | None:
         for must_be_influenced, ask in product((bool(self._ordered) and not self._influenced, False), self._asks()):
             alone = self._recalled(ask)
             needed = {name: urgent for name, urgent in alone.items() if (name, ask.test) not in self._ordered}
             if (needed != alone or not must_be_influenced) and self._qualifies(ask, outcome, needed):
-                self._influenced |= needed != alone
-                self.chosen.append(RecallRequest(ask=ask, outcome=outcome))
-                self._ordered |= {(name, ask.test) for name in needed}
-                return True
-        return False
+                return RecallRequest(ask=ask, outcome=outcome)
+        return None
+
+    @override
+    def apply(self, request: RecallRequest) -> None:
+        recalled = {(name, request.ask.test) for name in self._recalled(request.ask)}
+        self._influenced |= not self._ordered.isdisjoint(recalled)
+        self._ordered |= recalled
 
     def _asks(self) -> list[RecallContent]:
         rules, used = self.scene.rules, [(request.ask.condition, request.ask.test) for request in self.chosen]
@@ -199,10 +202,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         rules, looked_up = RecallRules.model_validate_json(knowledge.rule_values["all"]), knowledge.looked_up
         for name in (rules.place, rules.laboratory):
             if name not in looked_up:
-                organizations = yield from search_all("/Organization", {"name": name})
-                looked_up[name] = next(
-                    organization["id"] for organization in organizations if organization["name"] == name
-                )
+                looked_up[name] = (yield from record_named("Organization", name))["id"]
         place = looked_up[rules.place]
         desk = RecallDesk(rules, place, looked_up[rules.laboratory], instant(knowledge.now))
         here = {"organization": f"Organization/{place}", "active": "true", "_count": "200"}

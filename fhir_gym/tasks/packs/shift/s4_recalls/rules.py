@@ -22,6 +22,7 @@ from fhir_gym.tasks.packs.shift.patient_records import (
     Entry,
     broken,
     chart_at,
+    coded_in,
     created_for,
     moment_of,
     name_of,
@@ -36,7 +37,7 @@ from fhir_gym.tasks.packs.shift.s4_recalls.scene import (
     recall_resource,
 )
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, SweepJudge
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Resource, as_list, as_object, objects_in
 
 ACTIVE = ("active", "recurrence", "relapse")
 """Clinical statuses of conditions that count."""
@@ -228,14 +229,13 @@ class RecallDesk:
         return Entry(name_of(patient), broken(rules))
 
     def _result(self, test: str, result: Resource) -> Entry:
-        performers, quantity = result.get("performer"), result.get("valueQuantity")
-        listed = performers if isinstance(performers, list) else []
+        performers = as_list(result.get("performer"))
         code = next((code for code in TESTS[test].codes if _has_code(result, (code,))), "")
-        value = quantity.get("value") if isinstance(quantity, dict) else None
+        value = as_object(result.get("valueQuantity")).get("value")
         rules = {
             "similar test": bool(code),
             "result status": result.get("status") in VALID,
-            "laboratory": any(same_reference(performer, self._laboratory, self._base_url) for performer in listed),
+            "laboratory": any(same_reference(performer, self._laboratory, self._base_url) for performer in performers),
             "value": "valueQuantity" in result,
         }
         above = bool(code) and isinstance(value, int | float) and value > self._rules.limit(test, code)
@@ -260,13 +260,9 @@ def _condition(condition: Resource) -> Entry:
 
 
 def _consent(consent: Resource) -> Entry:
-    provision = consent.get("provision")
-    terms = provision if isinstance(provision, dict) else {}
-    purposes = terms.get("purpose")
-    listed = (
-        [purpose.get("code") for purpose in purposes if isinstance(purpose, dict)] if isinstance(purposes, list) else []
-    )
-    rules = {"consent status": consent.get("status") == "active", "purpose": CARE in listed}
+    terms = as_object(consent.get("provision"))
+    purposes = [purpose.get("code") for purpose in objects_in(terms.get("purpose"))]
+    rules = {"consent status": consent.get("status") == "active", "purpose": CARE in purposes}
     moment, denies = moment_of(consent.get("dateTime")), terms.get("type") == "deny"
     return Entry(name_of(consent), broken(rules), moment=moment, flag=denies)
 
@@ -398,9 +394,10 @@ class RecallJudge(SweepJudge[RecallScene, RecallRequest]):
 
 def _is_only(concept: Json, system: str, code: str, others: Collection[str]) -> bool:
     """Whether concepts have this code and no other, and their texts have no name of another test or condition."""
-    codes = [(coding.get("system"), coding.get("code")) for coding in codings(concept)]
     texts = [text.casefold() for text in concept_texts(concept)]
-    return codes == [(system, code)] and not any(other.casefold() in text for text in texts for other in others)
+    return coded_in(concept) == [(system, code)] and not any(
+        other.casefold() in text for text in texts for other in others
+    )
 
 
 def _fit(ask: RecallContent, order: Resource) -> int:

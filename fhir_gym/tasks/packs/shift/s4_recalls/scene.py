@@ -32,7 +32,7 @@ from fhir_gym.tasks.packs.shift.laboratory import TESTS, Analyte, LabResult, rep
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.p3_releases.scene import consent_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
-from fhir_gym.tasks.packs.shift.registry import organization_resource, place_names
+from fhir_gym.tasks.packs.shift.registry import PROVIDER, organization_resource, place_names
 from fhir_gym.types import Resource
 
 CONDITIONS = MappingProxyType(
@@ -56,7 +56,7 @@ _LABORATORIES = (
     ("Clinical", "Diagnostic", "Medical", "Regional"),
     ("Laboratory",),
 )
-_KINDS = (*(("prov", "Healthcare Provider"),) * 2, *(("dept", "Hospital Department"),) * 2)
+_KINDS = (*(PROVIDER,) * 2, *(("dept", "Hospital Department"),) * 2)
 _PREVALENCES = (0.75, 0.65, 0.55, 0.12)
 """The share of patients who have each of the conditions of a scene."""
 _CLINICAL = (*("active",) * 11, "recurrence", "relapse", "inactive", "remission", "resolved")

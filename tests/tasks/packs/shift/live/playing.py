@@ -13,7 +13,7 @@ import pytest
 from fhir_gym import Episode, Step
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
+from fhir_gym.tasks import TimedRequest, register
 from fhir_gym.tasks.core import registry
 from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
@@ -97,6 +97,17 @@ def failed(episode: Episode) -> set[str]:
 def events(episode: Episode) -> list[str]:
     assert episode.simulation is not None
     return [request.event for request in episode.simulation.timeline if request.event]
+
+
+def sent_for(episode: Episode, event: str) -> list[TimedRequest]:
+    """Return the requests with which other people caused an event, in order; an empty text for those of the agent."""
+    assert episode.simulation is not None
+    return [request for request in episode.simulation.timeline if request.event == event]
+
+
+def written_for(episode: Episode, event: str) -> list[str]:
+    """Return the ids of the records that other people wrote for an event, in order."""
+    return [request.logged.action.url.rpartition("/")[2] for request in sent_for(episode, event)]
 
 
 def now_of(episode: Episode) -> datetime:

@@ -26,10 +26,12 @@ from tests.tasks.packs.shift.live.playing import (
     params_of,
     play,
     results,
+    sent_for,
     shift_of,
     task_of,
     wait,
     worklist,
+    written_for,
 )
 
 STATUSES = ("completed", "rejected", "cancelled", "on-hold", "accepted", "received", "draft", "requested", "failed")
@@ -54,8 +56,7 @@ def waiting(episode: Episode, wanted: Callable[[DeskRequest], object]) -> Resour
 
 def happened(episode: Episode, event: str, task: str) -> bool:
     """Whether somebody did something about a Task."""
-    assert episode.simulation is not None
-    sent = (request.logged.action for request in episode.simulation.timeline if request.event == event)
+    sent = (request.logged.action for request in sent_for(episode, event))
     return any(task in action.url or task in str(action.body) for action in sent)
 
 
@@ -288,8 +289,7 @@ def test_what_others_created_must_stay(hospital: World, monkeypatch: pytest.Monk
         episode.start()
 
         def overwrite() -> list[Action]:
-            assert episode.simulation is not None
-            sent = [request.logged for request in episode.simulation.timeline if request.event == event]
+            sent = [request.logged for request in sent_for(episode, event)]
             (done,) = next(request for request in sent if request.action.kind == "POST").response.done
             return OVERWRITES[how](episode.session.read(done.resource_type, done.id) or {})
 
@@ -299,10 +299,7 @@ def test_what_others_created_must_stay(hospital: World, monkeypatch: pytest.Monk
 
 def test_a_colleagues_slot_cannot_be_freed_for_another_patient(changing: Episode) -> None:
     def freed() -> list[Action]:
-        assert changing.simulation is not None
-        sent = [
-            request.logged.action.url for request in changing.simulation.timeline if request.event == "colleague booked"
-        ]
+        sent = (request.logged.action.url for request in sent_for(changing, "colleague booked"))
         slot = changing.session.read("Slot", next(url for url in sent if "/Slot/" in url).rpartition("/")[2]) or {}
         return [put(slot | {"status": "free"}), put(slot)]
 
@@ -327,9 +324,7 @@ def test_a_withdrawn_task_must_stay(changing: Episode, change: dict[str, Any], p
 
     def changed() -> list[Action]:
         nonlocal withdrawn
-        assert changing.simulation is not None
-        sent = (request.logged.action.url for request in changing.simulation.timeline if request.event == "withdrawn")
-        withdrawn = next(sent).rpartition("/")[2]
+        withdrawn = written_for(changing, "withdrawn")[0]
         return [put((changing.session.read("Task", withdrawn) or {}) | change)]
 
     play_and_at_the_end(changing, changed)

@@ -13,7 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.types import Json
-from tests.tasks.packs.shift.live.playing import failed, params_of, play, results, shift_of
+from tests.tasks.packs.shift.live.playing import failed, params_of, play, results, sent_for, shift_of
 from tests.tasks.packs.shift.playing import answer_of, read_all
 
 
@@ -62,14 +62,11 @@ def play_without_taking_slots(episode: Episode) -> tuple[set[str], set[str]]:
 
     episode.start()
     play(episode, only_reads)
-    assert episode.simulation is not None
-    sent = [(request.event, request.logged.action) for request in episode.simulation.timeline]
-    booked = {
-        json.loads(action.body or "{}")["slot"][0]["reference"]
-        for event, action in sent
-        if not event and action.kind == "POST"
-    }
-    return booked, {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
+    own, others = (
+        [request.logged.action for request in sent_for(episode, event)] for event in ("", "colleague booked")
+    )
+    booked = {json.loads(action.body or "{}")["slot"][0]["reference"] for action in own if action.kind == "POST"}
+    return booked, {action.url.removeprefix("/") for action in others}
 
 
 @pytest.mark.slow
@@ -77,10 +74,7 @@ def test_a_colleague_may_take_a_slot_that_the_agent_gave_back(episode: Episode) 
     """The agent books a wrong slot and moves the appointment; then a colleague books the wrong slot."""
     episode.start()
     play(episode)
-    assert episode.simulation is not None
-    taken = [
-        request.logged.action.url for request in episode.simulation.timeline if request.event == "colleague booked"
-    ]
+    taken = [request.logged.action.url for request in sent_for(episode, "colleague booked")]
     wrong = next(url for url in reversed(taken) if url.startswith("/Slot/"))
     episode.start()
     slot = read_all(episode, wrong.replace("/Slot/", "/Slot?_id="))[0]
@@ -98,8 +92,6 @@ def test_a_colleague_may_take_a_slot_that_the_agent_gave_back(episode: Episode) 
         return [Put(f"/Appointment/{made['id']}", {**right, "id": made["id"]})]
 
     play(episode, correct)
-    assert wrong in [
-        request.logged.action.url for request in episode.simulation.timeline if request.event == "colleague booked"
-    ]
+    assert wrong in [request.logged.action.url for request in sent_for(episode, "colleague booked")]
     (check,) = [check for result, check in results(episode).values() if patient.intersection(result.request.patients)]
     assert "judged" not in str(check.actual)

@@ -27,6 +27,7 @@ from tests.tasks.packs.shift.live.playing import (
     params_of,
     play,
     results,
+    sent_for,
     shift_of,
     task_of,
     worklist,
@@ -90,13 +91,8 @@ def play_without_messages(episode: Episode, change: Change = lambda action: [act
 
 def messages(episode: Episode) -> dict[str, datetime]:
     """Return the times of the messages by Task id."""
-    assert episode.simulation is not None
-    sent = [request for request in episode.simulation.timeline if request.event == "message"]
-    bodies = [json.loads(request.logged.action.body or "{}") for request in sent]
-    return {
-        body["basedOn"][0]["reference"].rpartition("/")[2]: request.at
-        for request, body in zip(sent, bodies, strict=True)
-    }
+    sent = ((json.loads(request.logged.action.body or "{}"), request.at) for request in sent_for(episode, "message"))
+    return {body["basedOn"][0]["reference"].rpartition("/")[2]: at for body, at in sent}
 
 
 def test_who_reads_the_messages_succeeds(corrected: Episode) -> None:

@@ -15,7 +15,17 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
 from fhir_gym.tasks.packs.shift.live.worklist import CLOSED
 from fhir_gym.types import Json
-from tests.tasks.packs.shift.live.playing import Change, additions, failed, params_of, play, results, shift_of, task_of
+from tests.tasks.packs.shift.live.playing import (
+    Change,
+    additions,
+    failed,
+    params_of,
+    play,
+    results,
+    shift_of,
+    task_of,
+    written_for,
+)
 from tests.tasks.packs.shift.playing import follow
 
 CLOSING = ("status", "businessStatus", "output")
@@ -31,12 +41,7 @@ def noted(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]
 
 def noted_tasks(episode: Episode) -> set[str]:
     """Return the ids of the Tasks to which colleagues have added notes."""
-    assert episode.simulation is not None
-    return {
-        request.logged.action.url.rpartition("/")[2]
-        for request in episode.simulation.timeline
-        if request.event == "note"
-    }
+    return {*written_for(episode, "note")}
 
 
 def test_the_reference_solution_keeps_the_notes(noted: Episode) -> None:

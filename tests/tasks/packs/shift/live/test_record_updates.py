@@ -24,6 +24,7 @@ from tests.tasks.packs.shift.live.playing import (
     params_of,
     play,
     results,
+    sent_for,
     shift_of,
     task_of,
 )
@@ -60,12 +61,7 @@ def updated(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 def updates(episode: Episode) -> dict[str, datetime]:
     """Return the times of the updates by Task id."""
-    assert episode.simulation is not None
-    times = {
-        request.logged.action.url: request.at
-        for request in episode.simulation.timeline
-        if request.event == "record updated"
-    }
+    times = {request.logged.action.url: request.at for request in sent_for(episode, "record updated")}
     drawn = {request.id: request.record_update.url for request in params_of(episode).requests if request.record_update}
     return {id: times[url] for id, url in drawn.items() if url in times}
 

@@ -13,7 +13,16 @@ from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.types import Resource
-from tests.tasks.packs.shift.live.playing import failed, handle_one_at_a_time, params_of, play, results, shift_of
+from tests.tasks.packs.shift.live.playing import (
+    failed,
+    handle_one_at_a_time,
+    params_of,
+    play,
+    results,
+    sent_for,
+    shift_of,
+    written_for,
+)
 from tests.tasks.packs.shift.playing import follow
 
 KIND = "Q1"
@@ -30,18 +39,12 @@ def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episo
 
 def reworded(episode: Episode) -> set[str]:
     """Return the ids of the Tasks whose description has changed."""
-    assert episode.simulation is not None
-    return {
-        request.logged.action.url.rpartition("/")[2]
-        for request in episode.simulation.timeline
-        if request.event == "reworded"
-    }
+    return {*written_for(episode, "reworded")}
 
 
 def told(episode: Episode) -> set[str]:
     """Return the ids of the Tasks about which a message was sent."""
-    assert episode.simulation is not None
-    bodies = [request.logged.action.body or "" for request in episode.simulation.timeline if request.event == "message"]
+    bodies = [request.logged.action.body or "" for request in sent_for(episode, "message")]
     return {
         request.id for request in params_of(episode).requests if any(f'"Task/{request.id}"' in body for body in bodies)
     }
