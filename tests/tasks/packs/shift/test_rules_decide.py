@@ -40,7 +40,7 @@ def deciding(world: World, key: str, count: int) -> Counter[str]:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", RULES)
 def test_each_rule_with_a_number_decides_in_one_of_five_episodes(hospital: World, kind: str, level: int) -> None:
-    count = 40
+    count = 80  # with 40, the share of a rule at 21 % is often below 20 %
     found = deciding(hospital, f"{kind}-{level}", count)
     print(f"\n{kind}-{level}", ", ".join(f"{name} {number / count:.0%}" for name, number in found.items()))
     assert {name: number for name, number in found.items() if number < count / 5} == {}
