@@ -77,27 +77,27 @@ class TokenTree:
         parents: The parent of each node; -1 for the root. Parents come before their children.
         weights: Sum of the advantages of the episodes that wrote the node's token. It is 0 for a token that all
             members of a group wrote, because the advantages of a group add up to 0.
-        written: Number of tokens that the model wrote, summed over the episodes.
+        writers: Number of episodes in which the model wrote the node's token.
         tokens: Number of tokens of the separate sequences.
 
     Examples:
         >>> hello, world = (TokenSequence([1], [2, token], [1, 1]) for token in (3, 4))
         >>> tree = TokenTree.of([hello, world], [1.0, -1.0])
-        >>> tree.ids, tree.parents, tree.weights, tree.written, tree.tokens
-        ([1, 2, 3, 4], [-1, 0, 1, 1], [0.0, 0.0, 1.0, -1.0], 4, 6)
+        >>> tree.ids, tree.parents, tree.weights, tree.writers, tree.tokens
+        ([1, 2, 3, 4], [-1, 0, 1, 1], [0.0, 0.0, 1.0, -1.0], [0, 2, 1, 1], 6)
     """
 
     ids: list[int]
     parents: list[int]
     weights: list[float]
-    written: int
+    writers: list[int]
     tokens: int
 
     @classmethod
     def of(cls, sequences: Sequence[TokenSequence], advantages: Sequence[float]) -> Self:
         """Merge the sequences of a group, which begin with the same token."""
         nodes: dict[tuple[int, int], int] = {}
-        tree = cls([], [], [], sum(sum(sequence.mask) for sequence in sequences), sum(map(len, sequences)))
+        tree = cls([], [], [], [], sum(map(len, sequences)))
         for sequence, advantage in zip(sequences, advantages, strict=True):
             mask = [0] * len(sequence.prompt_ids) + sequence.mask
             parent = -1
@@ -107,7 +107,9 @@ class TokenTree:
                     tree.ids.append(token)
                     tree.parents.append(parent)
                     tree.weights.append(0.0)
+                    tree.writers.append(0)
                 tree.weights[node] += advantage * is_written
+                tree.writers[node] += is_written
                 parent = node
         return tree
 
@@ -138,6 +140,11 @@ class TokenTree:
             if parent >= 0:
                 visible[node] |= visible[parent]
         return visible
+
+    @property
+    def written(self) -> int:
+        """Number of tokens that the model wrote, summed over the episodes."""
+        return sum(self.writers)
 
     def learnt(self, smallest: float = 1e-6) -> list[int]:
         """Return the nodes that have a weight, apart from rounding errors."""

@@ -128,27 +128,38 @@ class Tuner:
         # one example at a time, so that nothing is computed for padding
         return self._update(self._loss(example) / total for example in batch)[0]
 
-    def policy_step(self, trees: Sequence[TokenTree], temperature: float) -> dict[str, float]:
+    def policy_step(self, trees: Sequence[TokenTree], temperature: float, beta: float = 0.0) -> dict[str, float]:
         """Do one step of policy gradient on the episodes of several groups.
 
-        The loss is the mean over the written tokens of minus the log-probability times the advantage. Its episodes
-        were sampled from the current weights, so no importance weights are needed.
+        The loss is the mean over the written tokens of minus the log-probability times the advantage, plus `beta` times
+        Schulman's k3, an estimate of the divergence from the model without adapters. The episodes were sampled from the
+        current weights, so no importance weights are needed.
 
         Args:
             trees: The groups.
             temperature: The temperature at which they were sampled.
+            beta: Weight of the divergence; it needs adapters.
 
         Returns:
-            ``loss``, ``grad_norm`` and ``learning_rate``; for adapters also ``kl``, the mean over the learnt tokens of
-            an estimate of the divergence from the start model (Schulman's k3), of the first group.
+            ``loss``, ``grad_norm`` and ``learning_rate``; for adapters also ``kl``, the mean of k3 over the written
+            tokens, or without `beta` over the learnt tokens of the first group.
         """
         total = sum(tree.written for tree in trees)
-        rate = self._learning_rate()
+        values: dict[str, float] = {"learning_rate": self._learning_rate()}
+        if beta:
+            divergences: list[float] = []
+            losses = (self._anchored_loss(tree, temperature, beta, divergences) / total for tree in trees)
+            values["loss"], values["grad_norm"] = self._update(losses)
+            return values | {"kl": sum(divergences) / total}
         # All episodes of a part of a group may have the mean reward; then the part teaches nothing.
         trees = [tree for tree in trees if tree.learnt()]
-        divergence = self._divergence(trees[0], temperature) if self._config.lora_rank else {}
-        loss, norm = self._update(self._tree_loss(tree, temperature) / total for tree in trees)
-        return {"loss": loss, "grad_norm": norm, "learning_rate": rate} | divergence
+        if self._config.lora_rank:
+            self._network.eval()
+            with self._torch.no_grad():
+                policy = self._log_probabilities(trees[0], trees[0].learnt(), temperature)
+            values["kl"] = float(self._divergence(trees[0], trees[0].learnt(), policy, temperature).mean())
+        values["loss"], values["grad_norm"] = self._update(self._tree_loss(tree, temperature) / total for tree in trees)
+        return values
 
     def _update(self, losses: Iterable[Any]) -> tuple[float, float]:
         """Do one step of the optimizer; return the sum of the losses and the norm of the gradient."""
@@ -219,29 +230,38 @@ class Tuner:
 
     def _tree_loss(self, tree: TokenTree, temperature: float) -> Any:
         """Return minus the sum of the weighted log-probabilities of a group's tokens."""
-        weights = self._torch.tensor([tree.weights[node] for node in tree.learnt()], device=self.transformer.device)
-        return -(self._log_probabilities(tree, temperature) * weights).sum()
+        nodes = tree.learnt()
+        weights = self._torch.tensor([tree.weights[node] for node in nodes], device=self.transformer.device)
+        return -(self._log_probabilities(tree, nodes, temperature) * weights).sum()
 
-    def _divergence(self, tree: TokenTree, temperature: float) -> dict[str, float]:
-        """Return the estimate of the divergence from the model without adapters."""
-        self._network.eval()
-        with self._torch.no_grad():
-            policy = self._log_probabilities(tree, temperature)
-            with self._network.disable_adapter():
-                ratio = self._log_probabilities(tree, temperature) - policy
-        return {"kl": float((ratio.exp() - ratio - 1).mean())}
-
-    def _log_probabilities(self, tree: TokenTree, temperature: float) -> Any:
-        """Return the log-probability of each learnt token of a tree, given its ancestors."""
+    def _anchored_loss(self, tree: TokenTree, temperature: float, beta: float, divergences: list[float]) -> Any:
+        """Return the loss of a group with the divergence from the start model; append the sum of the divergence."""
         torch, device = self._torch, self.transformer.device
-        learnt = tree.learnt()
+        nodes = [node for node, writers in enumerate(tree.writers) if writers]
+        policy = self._log_probabilities(tree, nodes, temperature)
+        weights = torch.tensor([tree.weights[node] for node in nodes], device=device)
+        writers = torch.tensor([tree.writers[node] for node in nodes], device=device)
+        divergence = (self._divergence(tree, nodes, policy, temperature) * writers).sum()
+        divergences.append(float(divergence.detach()))
+        return beta * divergence - (policy * weights).sum()
+
+    def _divergence(self, tree: TokenTree, nodes: Sequence[int], policy: Any, temperature: float) -> Any:
+        """Return k3 of each node, from the log-probabilities of the policy and those of the model without adapters."""
+        with self._torch.no_grad(), self._network.disable_adapter():
+            start = self._log_probabilities(tree, nodes, temperature)
+        ratio = (start - policy).clamp(max=10.0)  # a token that the policy hardly ever writes must not dominate
+        return ratio.exp() - ratio - 1
+
+    def _log_probabilities(self, tree: TokenTree, nodes: Sequence[int], temperature: float) -> Any:
+        """Return the log-probability of each of some nodes of a tree, given its ancestors."""
+        torch, device = self._torch, self.transformer.device
         logits = self._logits(
             input_ids=torch.tensor([tree.ids], device=device),
             position_ids=torch.tensor([tree.depths()], device=device),
             attention_mask=torch.from_numpy(tree.visible()).to(device)[None, None],
-            logits_to_keep=torch.tensor([tree.parents[node] for node in learnt], device=device),
+            logits_to_keep=torch.tensor([tree.parents[node] for node in nodes], device=device),
         )
-        tokens = torch.tensor([tree.ids[node] for node in learnt], device=device)
+        tokens = torch.tensor([tree.ids[node] for node in nodes], device=device)
         return torch.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[:, None])[:, 0]
 
     def _logits(self, **inputs: Any) -> Any:

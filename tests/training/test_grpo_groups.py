@@ -14,10 +14,13 @@ pytest.importorskip("peft", reason="peft is not installed: pip install '.[train]
 
 from fhir_gym.agents import Transformer
 from fhir_gym.rollouts import run
+from fhir_gym.training.config import TaskName
+from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo import TokenSequence, groups, recipe
 from fhir_gym.training.grpo.config import GrpoConfig
 from fhir_gym.training.grpo.recipe import train_grpo
-from fhir_gym.training.run_folder import read_run
+from fhir_gym.training.policy_rollouts import no_progress
+from fhir_gym.training.run_folder import RunFolder, read_run
 from fhir_gym.training.sft import SftConfig, train_sft
 from fhir_gym.training.token_tree import TokenTree
 from fhir_gym.training.tuner import Tuner
@@ -96,8 +99,58 @@ def test_a_part_whose_episodes_have_the_mean_reward_teaches_nothing(tiny: str) -
     alone, both = (Tuner(make_config(tiny, shape="groups", lora_rank=4), steps=1) for _ in range(2))
     figures = both.policy_step(parts, 1.0)
     assert figures["grad_norm"] > 0
-    written = sum(part.written for part in parts)
-    assert alone.policy_step([replace(parts[1], written=written)], 1.0) == figures
+    as_many_written = replace(parts[1], writers=[parts[0].written, *parts[1].writers[1:]])
+    assert alone.policy_step([as_many_written], 1.0) == figures
+
+
+def test_beta_draws_the_policy_back_to_the_start_model(tiny: str) -> None:
+    torch = import_module("torch")
+    tuner = Tuner(make_config(tiny, shape="groups", lora_rank=4, learning_rate=1e-2, warmup=0), steps=100)
+    sequences, advantages = group(2)
+    for _ in range(5):
+        tuner.policy_step([TokenTree.of(sequences, advantages)], 0.7)
+    tree = TokenTree.of(sequences, advantages)
+    weights = [weight for weight in tuner._network.parameters() if weight.requires_grad]
+    ours = torch.autograd.grad(tuner._anchored_loss(tree, 0.7, 0.3, []), weights)
+    loss: Any = 0.0
+    for sequence, advantage in zip(sequences, advantages, strict=True):
+        ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
+        mask = torch.tensor([0] * (len(sequence.prompt_ids) - 1) + sequence.mask)
+
+        def chosen(ids: Any = ids) -> Any:
+            logits = tuner._network(input_ids=ids).logits[0] / 0.7
+            return torch.log_softmax(logits, -1)[:-1].gather(-1, ids[0, 1:, None])[:, 0]
+
+        with torch.no_grad(), tuner._network.disable_adapter():
+            start = chosen()
+        ratio = start - (policy := chosen())
+        loss = loss + ((0.3 * (ratio.exp() - ratio - 1) - advantage * policy) * mask).sum()
+    theirs = torch.autograd.grad(loss, weights)
+    largest = max(float(part.abs().max()) for part in theirs)
+    assert all(torch.allclose(*parts, atol=largest * 1e-4) for parts in zip(ours, theirs, strict=True))
+    without_variance = TokenTree.of(sequences, [0.0] * len(sequences))
+    far, *_, near = (tuner.policy_step([without_variance], 0.7, 1.0)["kl"] for _ in range(20))
+    assert far > 1e-3 and near < far / 4
+
+
+@pytest.mark.parametrize(("successes", "taught"), [((0, 0), True), ((1, 1), False), ((None, None), False)])
+def test_beta_teaches_groups_that_fail_as_a_whole(
+    tiny: str, tmp_path: Path, successes: Sequence[int | None], taught: bool
+) -> None:
+    episodes = [
+        TrainingEpisode(
+            TaskName("pack", "01"),
+            0,
+            reward=success,
+            success=None if success is None else bool(success),
+            stop_reason="finished",
+        )
+        for success in successes
+    ]
+    for beta in (0.0, 0.1):
+        config = make_config(tiny, shape="groups", lora_rank=4, beta=beta)
+        with RunFolder(tmp_path / str(beta), recipe="grpo", config=config) as folder:
+            assert groups.GroupRun(config, folder, no_progress)._is_taught(episodes) == (taught and beta > 0)
 
 
 def test_what_all_members_wrote_is_not_learnt() -> None:
@@ -161,9 +214,9 @@ def test_the_model_reads_the_same_tokens_in_examples_evaluations_and_training(
     prompts: list[list[int]] = []
     learnt = Tuner.policy_step
 
-    def record(self: Tuner, trees: list[TokenTree], temperature: float) -> dict[str, float]:
+    def record(self: Tuner, trees: list[TokenTree], *settings: float) -> dict[str, float]:
         prompts.extend(tree.ids for tree in trees)
-        return learnt(self, trees, temperature)
+        return learnt(self, trees, *settings)
 
     monkeypatch.setattr(groups, "play_choices", play_with_rewards_by_tokens)
     monkeypatch.setattr(Tuner, "policy_step", record)

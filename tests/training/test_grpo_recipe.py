@@ -201,7 +201,7 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
         ({"train": "0-1000"}, "test variations"),
         ({"group_sizes": 4}, "did you mean 'group_size'"),
         ({"shape": "tools"}, "shape"),
-        ({"shape": "groups", "beta": 0.1}, "shape 'groups' has neither beta nor trl"),
+        ({"shape": "groups", "beta": 0.1}, "beta needs lora_rank with shape 'groups'"),
         ({"phrasing": 1, "held_out_phrasing": 1}, "held_out_phrasing needs phrasing"),
     ],
 )

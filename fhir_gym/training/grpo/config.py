@@ -31,7 +31,8 @@ class GrpoConfig(ModelConfig):
             a group in one pass, a large one in parts.
         refills: How often ``groups`` plays others in place of the groups whose members all earned the same.
         temperature: Sampling temperature in training.
-        beta: Weight of the KL divergence from the start model; 0 for none. ``groups`` has no such weight.
+        beta: Weight of the KL divergence from the start model; 0 for none. In ``groups`` it needs `lora_rank`, and
+            groups that fail as a whole are then drawn to the start model too.
         curriculum: How tasks are drawn; see `Curriculum`.
         held_out_phrasing: As in all recipes; without `phrasing`, training draws from all other wordings.
         evaluate_start: Whether to evaluate the model before training, as a reference.
@@ -63,8 +64,10 @@ class GrpoConfig(ModelConfig):
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of group_size {self.group_size}")
         if self.batch_size % self.micro_batch:
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch {self.micro_batch}")
-        if self.shape == "groups" and (self.beta or self.trl):
-            raise ValueError("shape 'groups' has neither beta nor trl")
+        if self.shape == "groups" and self.trl:
+            raise ValueError("shape 'groups' has no trl")
+        if self.shape == "groups" and self.beta and not self.lora_rank:
+            raise ValueError("beta needs lora_rank with shape 'groups': the start model is the model without adapters")
         taken = sorted(self.trl.keys() & trl_arguments(self, Path(), cpu=True).keys())
         if taken:
             raise ValueError(f"trl must not contain {taken[0]!r}: the recipe sets it")

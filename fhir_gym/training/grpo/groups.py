@@ -47,10 +47,10 @@ class GroupRun(GrpoRun):
         episodes = [[TrainingEpisode.of(rollout) for rollout in group] for group in groups]
         update: dict[str, float] = {"entropy": _entropy(groups)}
         self._count([episode for group in episodes for episode in group])
-        taught = [group for group, played in zip(groups, episodes, strict=True) if has_variance(played)]
+        taught = [group for group, played in zip(groups, episodes, strict=True) if self._is_taught(played)]
         trees = [tree for group in taught for tree in _trees(group)]
         if trees:
-            update |= self._tuner.policy_step(trees, config.temperature)
+            update |= self._tuner.policy_step(trees, config.temperature, config.beta)
             update |= {
                 "groups_trained": len(taught),
                 "tokens_trained": sum(len(tree.ids) for tree in trees),
@@ -88,6 +88,14 @@ class GroupRun(GrpoRun):
             if missing == 0:
                 break
         return groups
+
+    def _is_taught(self, group: Sequence[TrainingEpisode]) -> bool:
+        """Whether the update uses a group: its rewards differ, or `beta` draws a group that fails to the start model.
+
+        A policy that fails in the same way in all episodes of a group would otherwise never learn from it again.
+        """
+        successes = [episode.success for episode in group if episode.success is not None]
+        return has_variance(group) or bool(self._config.beta and successes and not any(successes))
 
     def _save(self, folder: Path) -> None:
         self._tuner.save(folder)
