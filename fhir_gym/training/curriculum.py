@@ -63,8 +63,8 @@ class Curriculum:
 
     Raises:
         UnknownNameError: The rule or a task does not exist.
-        ArgumentError: A task does not have one of the phrasings.
-        ArgumentError: A variation is a test variation, nothing remains to draw from, or a number is out of range.
+        ArgumentError: A task does not have one of the phrasings, a variation is a test variation, nothing remains to
+            draw from, or a number is out of range.
 
     Examples:
         >>> names = [TaskName("FHIRAgent/Appointment-v0", key) for key in ("01", "02a", "03")]
@@ -187,8 +187,7 @@ def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskN
     """Return, for each task, all numbered phrasings except the held-out one.
 
     Raises:
-        ArgumentError: A task does not have the phrasing.
-        ArgumentError: A task has no other phrasing.
+        ArgumentError: A task does not have the phrasing, or has no other one.
     """
     phrasings: dict[TaskName, tuple[int, ...]] = {}
     for name in tasks:
