@@ -146,20 +146,18 @@ class Tuner:
         """
         total = sum(tree.written for tree in trees)
         values: dict[str, float] = {"learning_rate": self._learning_rate()}
-        if beta:
-            divergences: list[float] = []
-            losses = (self._anchored_loss(tree, temperature, beta, divergences) / total for tree in trees)
-            values["loss"], values["grad_norm"] = self._update(losses)
-            return values | {"kl": sum(divergences) / total}
-        # All episodes of a part of a group may have the mean reward; then the part teaches nothing.
-        trees = [tree for tree in trees if tree.learnt()]
-        if self._config.lora_rank:
-            self._network.eval()
-            with self._torch.no_grad():
-                policy = self._log_probabilities(trees[0], trees[0].learnt(), temperature)
-            values["kl"] = float(self._divergence(trees[0], trees[0].learnt(), policy, temperature).mean())
-        values["loss"], values["grad_norm"] = self._update(self._tree_loss(tree, temperature) / total for tree in trees)
-        return values
+        divergences: list[float] = []
+        if not beta:
+            # All episodes of a part of a group may have the mean reward; then the part teaches nothing.
+            trees = [tree for tree in trees if tree.learnt()]
+            if self._config.lora_rank:
+                self._network.eval()
+                with self._torch.no_grad():
+                    policy = self._log_probabilities(trees[0], trees[0].learnt(), temperature)
+                values["kl"] = float(self._divergence(trees[0], trees[0].learnt(), policy, temperature).mean())
+        losses = (self._tree_loss(tree, temperature, beta, divergences) / total for tree in trees)
+        values["loss"], values["grad_norm"] = self._update(losses)
+        return values | ({"kl": sum(divergences) / total} if beta else {})
 
     def _update(self, losses: Iterable[Any]) -> tuple[float, float]:
         """Do one step of the optimizer; return the sum of the losses and the norm of the gradient."""
@@ -228,22 +226,18 @@ class Tuner:
         logits = self._logits(input_ids=ids, logits_to_keep=learnt - 1)
         return torch.nn.functional.cross_entropy(logits, ids[0, learnt], reduction="sum")
 
-    def _tree_loss(self, tree: TokenTree, temperature: float) -> Any:
-        """Return minus the sum of the weighted log-probabilities of a group's tokens."""
-        nodes = tree.learnt()
-        weights = self._torch.tensor([tree.weights[node] for node in nodes], device=self.transformer.device)
-        return -(self._log_probabilities(tree, nodes, temperature) * weights).sum()
-
-    def _anchored_loss(self, tree: TokenTree, temperature: float, beta: float, divergences: list[float]) -> Any:
-        """Return the loss of a group with the divergence from the start model; append the sum of the divergence."""
+    def _tree_loss(self, tree: TokenTree, temperature: float, beta: float, divergences: list[float]) -> Any:
+        """Return the loss of a group; with `beta`, append the sum of its divergence from the start model."""
         torch, device = self._torch, self.transformer.device
-        nodes = [node for node, writers in enumerate(tree.writers) if writers]
+        nodes = [node for node, writers in enumerate(tree.writers) if writers] if beta else tree.learnt()
         policy = self._log_probabilities(tree, nodes, temperature)
-        weights = torch.tensor([tree.weights[node] for node in nodes], device=device)
-        writers = torch.tensor([tree.writers[node] for node in nodes], device=device)
-        divergence = (self._divergence(tree, nodes, policy, temperature) * writers).sum()
-        divergences.append(float(divergence.detach()))
-        return beta * divergence - (policy * weights).sum()
+        loss = -(policy * torch.tensor([tree.weights[node] for node in nodes], device=device)).sum()
+        if beta:
+            writers = torch.tensor([tree.writers[node] for node in nodes], device=device)
+            divergence = (self._divergence(tree, nodes, policy, temperature) * writers).sum()
+            divergences.append(float(divergence.detach()))
+            loss = loss + beta * divergence
+        return loss
 
     def _divergence(self, tree: TokenTree, nodes: Sequence[int], policy: Any, temperature: float) -> Any:
         """Return k3 of each node, from the log-probabilities of the policy and those of the model without adapters."""

@@ -60,7 +60,7 @@ def test_a_tree_has_the_gradient_of_its_separate_sequences(tiny: str, seed: int)
     tree = TokenTree.of(sequences, advantages)
     assert len(tree.ids) < tree.tokens and tree.written == sum(sum(sequence.mask) for sequence in sequences)
     weights = list(tuner._network.parameters())
-    tree_gradient = torch.autograd.grad(tuner._tree_loss(tree, 0.7), weights, allow_unused=True)
+    tree_gradient = torch.autograd.grad(tuner._tree_loss(tree, 0.7, 0.0, []), weights, allow_unused=True)
     loss: Any = 0.0
     for sequence, advantage in zip(sequences, advantages, strict=True):
         ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
@@ -85,8 +85,8 @@ def test_a_large_group_is_split_into_small_trees_with_the_same_gradient(tiny: st
     assert len(TokenTree.split(sequences, advantages, 1)) == len(sequences)
     assert (sum(part.written for part in parts), sum(part.tokens for part in parts)) == (whole.written, whole.tokens)
     weights = list(tuner._network.parameters())
-    expected = torch.autograd.grad(tuner._tree_loss(whole, 1.0), weights, allow_unused=True)
-    loss = sum(tuner._tree_loss(part, 1.0) for part in parts)
+    expected = torch.autograd.grad(tuner._tree_loss(whole, 1.0, 0.0, []), weights, allow_unused=True)
+    loss = sum(tuner._tree_loss(part, 1.0, 0.0, []) for part in parts)
     largest = max(float(part.abs().max()) for part in expected)
     for ours, theirs in zip(torch.autograd.grad(loss, weights, allow_unused=True), expected, strict=True):
         assert torch.allclose(ours, theirs, atol=largest * 1e-4)
@@ -111,7 +111,7 @@ def test_beta_draws_the_policy_back_to_the_start_model(tiny: str) -> None:
         tuner.policy_step([TokenTree.of(sequences, advantages)], 0.7)
     tree = TokenTree.of(sequences, advantages)
     weights = [weight for weight in tuner._network.parameters() if weight.requires_grad]
-    ours = torch.autograd.grad(tuner._anchored_loss(tree, 0.7, 0.3, []), weights)
+    ours = torch.autograd.grad(tuner._tree_loss(tree, 0.7, 0.3, []), weights)
     loss: Any = 0.0
     for sequence, advantage in zip(sequences, advantages, strict=True):
         ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
