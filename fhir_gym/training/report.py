@@ -16,22 +16,26 @@ from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.run_folder import RunRecord, read_run
 
-Curve = Sequence[tuple[int, Evaluation]]
-"""Evaluations with their steps."""
+Curve = Sequence[tuple[float, Evaluation]]
+"""Evaluations with their steps or CPU minutes."""
 _SHARES = (-3, 103)
 """Range of axes in per cent; marks at 0 and at 100 are whole."""
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b")
 
 
 def draw_curves(
-    curves: Mapping[str, tuple[Curve, Sequence[Curve]]], references: Mapping[str, float], path: Path
+    curves: Mapping[str, tuple[Curve, Sequence[Curve]]],
+    references: Mapping[str, float],
+    path: Path,
+    unit: str = "training steps",
 ) -> None:
-    """Draw success on the test variations against training steps.
+    """Draw success on the test variations against training steps or CPU minutes.
 
     Args:
         curves: For each name, the pooled curve and the curves of its seeds. The pooled one has its 95 % interval.
         references: Success rates to show as horizontal lines.
         path: The PNG file.
+        unit: What the curves count.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -50,7 +54,7 @@ def draw_curves(
     for number, (name, share) in enumerate(references.items()):
         axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=name)
     last = max((step for pooled, _ in curves.values() for step, _ in pooled), default=0) or 1
-    axes.set(xlabel="training steps", ylabel="success (%)", title="Success on the test variations (95 % intervals)")
+    axes.set(xlabel=unit, ylabel="success (%)", title="Success on the test variations (95 % intervals)")
     axes.set(xlim=(-0.03 * last, 1.03 * last), ylim=_SHARES)
     axes.grid(alpha=0.3)
     if curves or references:
@@ -88,7 +92,7 @@ def _whiskers(counts: Iterable[tuple[int, int]]) -> list[list[float]]:
     return [[below for below, _ in reaches], [above for _, above in reaches]]
 
 
-def _points(curve: Curve) -> tuple[list[int], list[float]]:
+def _points(curve: Curve) -> tuple[list[float], list[float]]:
     return [step for step, _ in curve], [100 * evaluation.success for _, evaluation in curve]
 
 
@@ -129,6 +133,11 @@ class Variant:
             for step, evaluation in run.evaluations(name):
                 by_step.setdefault(step, []).append(evaluation)
         return [(step, Evaluation.pooled(by_step[step])) for step in sorted(by_step)]
+
+    def cpu_minutes(self, step: int) -> float:
+        """Return the CPU minutes of a run until its evaluation at a step, the mean of the runs that have one."""
+        rows = [row for run in self.runs for row in run.rows if row.get("evaluation") == "test" and row["step"] == step]
+        return sum(float(row.get("cpu_seconds", 0.0)) for row in rows) / max(1, len(rows)) / 60
 
     def last(self, name: str = "test") -> Evaluation | None:
         """Return the last evaluation of each run, pooled; None if no run has one."""
@@ -213,16 +222,25 @@ def markdown(variants: Sequence[Variant], plots: Sequence[str] = (), remark: str
 
 def _draw(variants: Sequence[Variant], target: Path) -> tuple[list[str], str]:
     """Draw the plots; return their names, and a remark if they are missing."""
-    curves = {variant.name: (variant.curve(), [run.evaluations() for run in variant.runs]) for variant in variants}
+    recipes = {run.recipe for variant in variants for run in variant.runs}
+    unit = "training steps" if len(recipes) == 1 else "CPU minutes"  # the steps of recipes differ in their cost
+
+    def placed(variant: Variant, curve: Sequence[tuple[int, Evaluation]]) -> Curve:
+        return curve if len(recipes) == 1 else [(variant.cpu_minutes(step), result) for step, result in curve]
+
+    curves = {
+        variant.name: (placed(variant, variant.curve()), [placed(variant, run.evaluations()) for run in variant.runs])
+        for variant in variants
+    }
     references = {
         f"{name} ({variant.name})" if len(variants) > 1 else name: evaluation.success
         for variant in variants
         for name in variant.names()
-        if name not in ("test", "train") and (evaluation := variant.last(name)) is not None
+        if name not in ("test", "train", "mirrored", "blind") and (evaluation := variant.last(name)) is not None
     }
     last = {variant.name: evaluation for variant in variants if (evaluation := variant.last()) is not None}
     try:
-        draw_curves(curves, references, target / "curves.png")
+        draw_curves(curves, references, target / "curves.png", unit)
         draw_tasks(last, target / "tasks.png")
     except MissingExtraError as error:
         return [], f"There are no plots: {error}."
@@ -312,11 +330,6 @@ def _row(label: str, name: str, evaluation: Evaluation) -> tuple[str, ...]:
 
 def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
     for variant in variants:
-        costs: dict[int, list[float]] = {}
-        for run in variant.runs:
-            for row in run.rows:
-                if row.get("evaluation") == "test":
-                    costs.setdefault(row["step"], []).append(float(row.get("cpu_seconds", 0.0)))
         for step, evaluation in variant.curve():
             yield (
                 variant.name,
@@ -325,7 +338,7 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
                 _interval(evaluation.successes, evaluation.episodes),
                 _episodes(evaluation),
                 _percent(evaluation.metrics.get("invalid_rate")),
-                f"{sum(costs[step]) / len(costs[step]) / 60:.1f}",
+                f"{variant.cpu_minutes(step):.1f}",
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.errors import TrainingError
-from fhir_gym.training import Evaluation, Outcome, RunFolder, TrainingConfig
+from fhir_gym.training import Evaluation, Outcome, RunFolder, TrainingConfig, report
 from fhir_gym.training.report import write_report
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -22,8 +22,8 @@ def evaluation(successes: int, repeats: int = 1) -> Evaluation:
     )
 
 
-def run(path: Path, successes: tuple[int, ...], **fields: Any) -> Path:
-    with RunFolder(path, recipe="toy", config=TrainingConfig(tasks=("01", "02a"), **fields)) as folder:
+def run(path: Path, successes: tuple[int, ...], recipe: str = "toy", **fields: Any) -> Path:
+    with RunFolder(path, recipe=recipe, config=TrainingConfig(tasks=("01", "02a"), **fields)) as folder:
         folder.log_evaluation(0, evaluation(1), "random")
         for step, count in enumerate(successes):
             folder.log(step, {"tokens": 100.0})
@@ -78,6 +78,23 @@ def test_the_plots_are_small_and_the_same_every_time(tmp_path: Path) -> None:
         found.append([(tmp_path / "a" / name).read_bytes() for name in ("curves.png", "tasks.png")])
     assert found[0] == found[1] and all(plot.startswith(b"\x89PNG") and len(plot) < 60_000 for plot in found[0])
     assert "![curves](curves.png)" in (tmp_path / "a" / "report.md").read_text()
+
+
+def test_different_recipes_are_drawn_against_their_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(report, "draw_curves", lambda curves, lines, path, unit: drawn.append((unit, curves)))
+    folders = [run(tmp_path / "a", (2, 10)), run(tmp_path / "b", (4, 20), recipe="other")]
+    for folder, minutes in zip(folders, (3, 5), strict=True):
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = [json.dumps(row | {"cpu_seconds": 60 * minutes * row["step"]}) for row in rows]
+        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_report(folders)
+    write_report(folders[1:])
+    [(unit, curves), (unit_of_one, curves_of_one)] = drawn
+    assert (unit, unit_of_one) == ("CPU minutes", "training steps")
+    places = {name: [at for at, _ in pooled] for name, (pooled, _) in curves.items()}
+    assert places == {"toy": [0, 3], "other": [0, 5]}
+    assert [at for at, _ in curves_of_one["other"][0]] == [0, 1]
 
 
 def test_without_matplotlib_the_report_says_how_to_get_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
