@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, Self
 
-from fhir_gym.evaluation import Attempts, wilson
+from fhir_gym.evaluation import Attempts, rate_interval, wilson
 from fhir_gym.rollouts import Rollout
 
 
@@ -52,12 +52,14 @@ class TaskSuccess:
         task: Key of the task.
         successes: Number of successful episodes.
         episodes: Number of episodes.
+        interval: The 95 % interval of the success rate; see `Evaluation.interval`.
     """
 
     env_id: str
     task: str
     successes: int
     episodes: int
+    interval: tuple[float, float]
 
     @property
     def success(self) -> float:
@@ -155,12 +157,12 @@ class Evaluation:
     @property
     def successes(self) -> int:
         """Number of successful episodes."""
-        return sum(task_attempts.successes for task_attempts in self.attempts)
+        return _successes(self.attempts)
 
     @property
     def episodes(self) -> int:
         """Number of graded episodes."""
-        return sum(task_attempts.episodes for task_attempts in self.attempts)
+        return _episodes(self.attempts)
 
     @property
     def success(self) -> float:
@@ -169,19 +171,43 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the success rate."""
-        return wilson(self.successes, self.episodes)
+        """The 95 % interval of the success rate.
+
+        It is Wilson's interval if each variation has one episode. The episodes of one variation, of several attempts
+        or of pooled runs, are not independent, so the interval is clustered by variation if there are such.
+        """
+        return _interval(self.attempts)
 
     @property
     def tasks(self) -> tuple[TaskSuccess, ...]:
         """The successes by task, sorted."""
-        counts: dict[tuple[str, str], list[int]] = {}
+        tasks: dict[tuple[str, str], list[Attempts]] = {}
         for task_attempts in self.attempts:
-            count = counts.setdefault((task_attempts.env_id, task_attempts.task), [0, 0])
-            count[0] += task_attempts.successes
-            count[1] += task_attempts.episodes
-        return tuple(TaskSuccess(*key, *counts[key]) for key in sorted(counts))
+            tasks.setdefault((task_attempts.env_id, task_attempts.task), []).append(task_attempts)
+        return tuple(
+            TaskSuccess(*key, _successes(tasks[key]), _episodes(tasks[key]), _interval(tasks[key]))
+            for key in sorted(tasks)
+        )
 
     def tasks_at(self, share: float) -> int:
         """Return the number of tasks with at least this success rate."""
         return sum(task.success >= share for task in self.tasks)
+
+
+def _successes(attempts: Iterable[Attempts]) -> int:
+    return sum(variation.successes for variation in attempts)
+
+
+def _episodes(attempts: Iterable[Attempts]) -> int:
+    return sum(variation.episodes for variation in attempts)
+
+
+def _interval(attempts: Sequence[Attempts]) -> tuple[float, float]:
+    clusters: dict[tuple[str, str, int], list[bool]] = {}
+    for variation in attempts:
+        cluster = clusters.setdefault((variation.env_id, variation.task, variation.variation), [])
+        cluster += [True] * variation.successes + [False] * (variation.episodes - variation.successes)
+    if all(len(cluster) <= 1 for cluster in clusters.values()):
+        return wilson(_successes(attempts), _episodes(attempts))
+    interval = rate_interval(clusters.values())
+    return interval.low, interval.high

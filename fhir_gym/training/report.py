@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError, TrainingError, missing_extra, pip_install
-from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, wilson, without_variance
+from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.files import write_file
-from fhir_gym.training.evaluation import Evaluation
+from fhir_gym.training.evaluation import Evaluation, TaskSuccess
 from fhir_gym.training.run_folder import RunRecord, read_run
 
 Curve = Sequence[tuple[float, Evaluation]]
@@ -49,7 +49,7 @@ def draw_curves(
             for curve in seeds:
                 axes.plot(*_points(curve), color=colour, linewidth=0.6, alpha=0.6)
         steps, shares = _points(pooled)
-        whiskers = _whiskers((evaluation.successes, evaluation.episodes) for _, evaluation in pooled)
+        whiskers = _whiskers(evaluation for _, evaluation in pooled)
         axes.errorbar(steps, shares, whiskers, color=colour, marker="o", markersize=3, capsize=2, label=name)
     for number, (name, share) in enumerate(references.items()):
         axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=name)
@@ -72,7 +72,7 @@ def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
         shown = [(at, place[task]) for at, task in enumerate(tasks) if task in place]
         places = [at + width * (number - (len(evaluations) - 1) / 2) for at, _ in shown]
         heights = [100 * task.success for _, task in shown]
-        whiskers = _whiskers([(task.successes, task.episodes) for _, task in shown])
+        whiskers = _whiskers(task for _, task in shown)
         colour = _COLOURS[number % len(_COLOURS)]
         axes.bar(places, heights, width, color=colour, alpha=0.7, label=name)
         axes.errorbar(places, heights, whiskers, fmt="none", ecolor="black", capsize=1)
@@ -83,12 +83,13 @@ def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     _save(figure, path)
 
 
-def _whiskers(counts: Iterable[tuple[int, int]]) -> list[list[float]]:
-    """Return how far the 95 % interval reaches below and above each share, from its successes and episodes."""
-    reaches = []
-    for successes, episodes in counts:
-        share, (low, high) = successes / max(1, episodes), wilson(successes, episodes)
-        reaches.append((100 * max(0.0, share - low), 100 * max(0.0, high - share)))
+def _whiskers(results: Iterable[Evaluation | TaskSuccess]) -> list[list[float]]:
+    """Return how far the 95 % interval reaches below and above each success rate, in per cent."""
+    reaches = [
+        (100 * max(0.0, result.success - low), 100 * max(0.0, high - result.success))
+        for result in results
+        for low, high in [result.interval]
+    ]
     return [[below for below, _ in reaches], [above for _, above in reaches]]
 
 
@@ -320,7 +321,7 @@ def _row(label: str, name: str, evaluation: Evaluation) -> tuple[str, ...]:
         label,
         name,
         _success(evaluation),
-        _interval(evaluation.successes, evaluation.episodes),
+        _interval(evaluation),
         _episodes(evaluation),
         f"{evaluation.tasks_at(_SHARE)} of {len(evaluation.tasks)}",
         _percent(evaluation.metrics.get("invalid_rate")),
@@ -335,7 +336,7 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
                 variant.name,
                 str(step),
                 _success(evaluation),
-                _interval(evaluation.successes, evaluation.episodes),
+                _interval(evaluation),
                 _episodes(evaluation),
                 _percent(evaluation.metrics.get("invalid_rate")),
                 f"{variant.cpu_minutes(step):.1f}",
@@ -405,8 +406,8 @@ def _episodes(evaluation: Evaluation) -> str:
     return f"{evaluation.episodes} + {lost} not graded" if lost else str(evaluation.episodes)
 
 
-def _interval(successes: int, episodes: int) -> str:
-    low, high = wilson(successes, episodes)
+def _interval(evaluation: Evaluation) -> str:
+    low, high = evaluation.interval
     return f"{100 * low:.1f} to {100 * high:.1f}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.errors import TrainingError
+from fhir_gym.evaluation import wilson
 from fhir_gym.training import Evaluation, Outcome, RunFolder, TrainingConfig, report
 from fhir_gym.training.report import write_report
 
@@ -52,6 +53,16 @@ def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_p
     assert "| toy reward=dense | test | 100.0% |" in text
     assert "test, step" not in text  # two seeds are not two attempts
     assert not (tmp_path / "s0" / "report.md").exists()
+
+
+def test_seeds_on_the_same_variations_do_not_make_the_interval_narrower() -> None:
+    one = evaluation(8)
+    seeds = Evaluation.pooled([one] * 3)
+    assert (one.success, one.episodes) == (seeds.success, seeds.episodes / 3)
+    (low, high), (pooled_low, pooled_high) = one.interval, seeds.interval
+    assert pooled_high - pooled_low > high - low
+    assert Evaluation.pooled([evaluation(8), evaluation(16)]).interval != wilson(24, 40)
+    assert evaluation(8).interval == wilson(8, 20) and Evaluation.from_outcomes([]).interval == (0, 1)
 
 
 def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
