@@ -99,6 +99,7 @@ def test_phone_numbers_leave_other_contacts_out() -> None:
 def test_address_parts() -> None:
     address = {"line": ["12 Elm Street", "Apt 4"], "city": "Boston", "state": "MA", "country": "US"}
     assert address_parts(address) == {"line": "12 Elm Street Apt 4", "city": "Boston", "state": "MA"}
+    assert address_parts({"line": ["12 Elm Street, Apt 4"]}) == {"line": "12 Elm Street Apt 4"}
     assert address_parts({"text": "12 Elm Street, Boston"}) == {}
     assert address_parts("12 Elm Street") == {}
 

@@ -67,11 +67,11 @@ def phone_numbers(resource: Resource | None) -> list[Json]:
 
 
 def address_parts(address: Json) -> dict[str, str]:
-    """The line, city and state of an Address as texts."""
+    """The line, city and state of an Address as texts; the lines are joined, and commas in them do not count."""
     if not isinstance(address, dict):
         return {}
     lines = " ".join(line for line in _list(address.get("line")) if isinstance(line, str))
-    parts = {"line": lines, "city": address.get("city"), "state": address.get("state")}
+    parts = {"line": lines.replace(",", " "), "city": address.get("city"), "state": address.get("state")}
     return {name: plain(text) for name, text in parts.items() if isinstance(text, str) and text}
 
 

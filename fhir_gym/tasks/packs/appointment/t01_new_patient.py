@@ -128,6 +128,10 @@ class NewPatient(Task[NewPatientParams]):
         for number in (f"+1{digits}", f"tel:+1-{digits[:3]}-{digits[3:6]}-{digits[6:]}", digits):
             telecom = [{"system": "phone", "value": number, "use": "mobile"}]
             yield f"phone {number}", [Put(f"/Patient/{id}", {**body, "id": id, "telecom": telecom}), Finish([id])]
+        street, apartment, number = p.person.line.partition(" Apt ")
+        for lines in ([street, f"Apt {number}"], [f"{street}, Apt {number}"]) if apartment else ():
+            address = [{**body["address"][0], "line": lines}]
+            yield f"lines {lines}", [Put(f"/Patient/{id}", {**body, "id": id, "address": address}), Finish([id])]
 
     @override
     def expected_changes(self, p: NewPatientParams) -> tuple[ExpectedChange, ...]:
