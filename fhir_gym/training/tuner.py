@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import math
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -144,6 +146,7 @@ class Tuner:
             ``loss``, ``grad_norm`` and ``learning_rate``; for adapters also ``kl``, the mean of k3 over the written
             tokens, or without `beta` over the learnt tokens of the first group.
         """
+        release_memory()
         total = sum(tree.written for tree in trees)
         values: dict[str, float] = {"learning_rate": self._learning_rate()}
         divergences: list[float] = []
@@ -195,7 +198,7 @@ class Tuner:
         Args:
             name: Name of the model in records.
         """
-        gc.collect()  # a merged model has reference cycles, so an earlier one may still fill the memory
+        release_memory()
         network = copy.deepcopy(self._network)
         if self._config.lora_rank:
             network = network.merge_and_unload()
@@ -305,3 +308,14 @@ def training_package(name: str) -> Any:
     """Import a package of the extras; raise MissingExtraError if it is not installed."""
     with missing_extra(f"fine-tuning needs the package {name}: {_INSTALL}"):
         return import_module(name)
+
+
+def release_memory() -> None:
+    """Return the memory of earlier models and tensors to the operating system.
+
+    A merged model has reference cycles, so it stays until a collection. glibc keeps freed memory that lies between
+    allocated blocks; without a trim, GRPO on a CPU grows to twice the memory.
+    """
+    gc.collect()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

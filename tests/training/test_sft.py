@@ -23,7 +23,7 @@ from fhir_gym.training import Evaluation, RunFolder, read_run
 from fhir_gym.training import sft as recipe
 from fhir_gym.training.examples import batches, make_example
 from fhir_gym.training.sft import SftConfig, train_sft
-from fhir_gym.training.tuner import Tuner
+from fhir_gym.training.tuner import Tuner, release_memory
 from tests.agents.tiny import FORGETFUL, save
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -57,6 +57,17 @@ def config(model: str, **fields: Any) -> SftConfig:
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The metrics without CPU times."""
     return [{key: value for key, value in row.items() if key != "cpu_seconds"} for row in read_run(folder).rows]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_freed_memory_between_used_blocks_returns_to_the_system() -> None:
+    def pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    blocks = [b"x" * 100_000 for _ in range(2_000)]
+    filled, blocks = pages(), blocks[::16]
+    release_memory()
+    assert filled - pages() > 100_000_000 // 4096, len(blocks)
 
 
 def test_an_example_has_the_tokens_that_the_local_agent_reads_and_writes(tiny: str, hospital: World) -> None:
