@@ -54,6 +54,7 @@ def make_agent(config: ModelConfig, model: Transformer, temperature: float = 0.0
         temperature=temperature,
         max_new_tokens=config.max_new_tokens,
         batch_size=config.concurrency,
+        context_tokens=config.context_tokens,
         observation_chars=config.observation_chars,
         **settings,
     )

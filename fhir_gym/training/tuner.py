@@ -87,6 +87,11 @@ class ModelConfig(TrainingConfig):
             raise ValueError("held_out_phrasing needs phrasing, the other wording that training uses")
         return self
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The context window of the agent that plays the episodes; None for that of the model."""
+        return None
+
     def settings(self, phrasing: Phrasing | None = None) -> EpisodeSettings:
         """Return the settings of the episodes, in the wording of the config or in another one."""
         return {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, other_phrasings
@@ -15,8 +16,9 @@ from fhir_gym.training.tuner import ModelConfig
 class GrpoConfig(ModelConfig):
     """Settings of GRPO.
 
-    A step is one update of the weights, on `batch_size` new episodes. `max_tokens` limits an episode in
-    training: an episode that does not fit is truncated and graded.
+    A step is one update of the weights, on `batch_size` new episodes. `max_tokens` is the agent's context window, in
+    training and in evaluations: an observation is shortened to half of what is left, and an episode that does not fit
+    is truncated and graded. With ``environment_factory``, it limits the episode in training only.
 
     Attributes:
         shape: How TRL runs the episodes. ``rollout_func``: as `LocalAgent` does, by text or tools.
@@ -72,6 +74,11 @@ class GrpoConfig(ModelConfig):
         if taken:
             raise ValueError(f"trl must not contain {taken[0]!r}: the recipe sets it")
         return self
+
+    @property
+    @override
+    def context_tokens(self) -> int | None:
+        return None if self.shape == "environment_factory" else self.max_tokens
 
     def make_curriculum(self) -> Curriculum:
         """Return the curriculum that draws the training episodes."""

@@ -72,14 +72,7 @@ class GroupRun(GrpoRun):
         for _ in range(1 + config.refills):
             drawn = [self._curriculum.draw() for _ in range(missing)]
             choices = [choice for choice in drawn for _ in range(config.group_size)]
-            agent = make_agent(
-                config,
-                model,
-                config.temperature,
-                protocol=self._protocol,
-                context_tokens=config.max_tokens,
-                logprobs=True,
-            )
+            agent = make_agent(config, model, config.temperature, protocol=self._protocol, logprobs=True)
             seed, first = step_seed(config.seed, self._done), len(groups) * config.group_size
             rollouts = run_coroutine(play_choices(configs, agent, choices, seed=seed, first=first))
             played = [rollouts[at : at + config.group_size] for at in range(0, len(rollouts), config.group_size)]

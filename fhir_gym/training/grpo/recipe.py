@@ -161,11 +161,7 @@ class _TrlRun(GrpoRun):
             )
             return {"environment_factory": factory}
         self._policy = PolicyRollouts(
-            configs,
-            lambda model: make_agent(
-                config, model, config.temperature, protocol=self._protocol, context_tokens=config.max_tokens
-            ),
-            config.seed,
+            configs, lambda model: make_agent(config, model, config.temperature, protocol=self._protocol), config.seed
         )
         return {"rollout_func": self._policy, "reward_funcs": self._policy.rewards}
 
