@@ -19,7 +19,7 @@ from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo import TokenSequence, groups, recipe
 from fhir_gym.training.grpo.config import GrpoConfig
 from fhir_gym.training.grpo.recipe import train_grpo
-from fhir_gym.training.policy_rollouts import no_progress
+from fhir_gym.training.policy_rollouts import make_agent, no_progress
 from fhir_gym.training.run_folder import RunFolder, read_run
 from fhir_gym.training.sft import SftConfig, train_sft
 from fhir_gym.training.token_tree import TokenTree
@@ -50,6 +50,17 @@ def group(seed: int, size: int = 5) -> tuple[list[TokenSequence], list[float]]:
     ]
     rewards = np.array([draw.random() for _ in range(size)])
     return sequences, list(map(float, rewards - rewards.mean()))
+
+
+def test_evaluations_have_the_context_window_of_training(tiny: str) -> None:
+    model = Transformer(tiny, device="cpu")
+    assert model.context_tokens is not None and model.context_tokens > 700
+
+    def window(**settings: Any) -> Any:
+        return make_agent(make_config(tiny, max_tokens=700, **settings), model).settings["context_tokens"]
+
+    assert window(shape="groups") == window(shape="rollout_func") == 700
+    assert window(shape="environment_factory") == model.context_tokens
 
 
 @pytest.mark.parametrize("seed", range(4))
