@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, Self
@@ -157,12 +157,12 @@ class Evaluation:
     @property
     def successes(self) -> int:
         """Number of successful episodes."""
-        return _successes(self.attempts)
+        return sum(task_attempts.successes for task_attempts in self.attempts)
 
     @property
     def episodes(self) -> int:
         """Number of graded episodes."""
-        return _episodes(self.attempts)
+        return sum(task_attempts.episodes for task_attempts in self.attempts)
 
     @property
     def success(self) -> float:
@@ -176,7 +176,14 @@ class Evaluation:
         It is Wilson's interval if each variation has one episode. The episodes of one variation, of several attempts
         or of pooled runs, are not independent, so the interval is clustered by variation if there are such.
         """
-        return _interval(self.attempts)
+        clusters: dict[tuple[str, str, int], list[bool]] = {}
+        for variation in self.attempts:
+            cluster = clusters.setdefault((variation.env_id, variation.task, variation.variation), [])
+            cluster += [True] * variation.successes + [False] * (variation.episodes - variation.successes)
+        if all(len(cluster) <= 1 for cluster in clusters.values()):
+            return wilson(self.successes, self.episodes)
+        interval = rate_interval(clusters.values())
+        return interval.low, interval.high
 
     @property
     def tasks(self) -> tuple[TaskSuccess, ...]:
@@ -184,30 +191,9 @@ class Evaluation:
         tasks: dict[tuple[str, str], list[Attempts]] = {}
         for task_attempts in self.attempts:
             tasks.setdefault((task_attempts.env_id, task_attempts.task), []).append(task_attempts)
-        return tuple(
-            TaskSuccess(*key, _successes(tasks[key]), _episodes(tasks[key]), _interval(tasks[key]))
-            for key in sorted(tasks)
-        )
+        own = {key: Evaluation(tuple(attempts), {}) for key, attempts in sorted(tasks.items())}
+        return tuple(TaskSuccess(*key, task.successes, task.episodes, task.interval) for key, task in own.items())
 
     def tasks_at(self, share: float) -> int:
         """Return the number of tasks with at least this success rate."""
         return sum(task.success >= share for task in self.tasks)
-
-
-def _successes(attempts: Iterable[Attempts]) -> int:
-    return sum(variation.successes for variation in attempts)
-
-
-def _episodes(attempts: Iterable[Attempts]) -> int:
-    return sum(variation.episodes for variation in attempts)
-
-
-def _interval(attempts: Sequence[Attempts]) -> tuple[float, float]:
-    clusters: dict[tuple[str, str, int], list[bool]] = {}
-    for variation in attempts:
-        cluster = clusters.setdefault((variation.env_id, variation.task, variation.variation), [])
-        cluster += [True] * variation.successes + [False] * (variation.episodes - variation.successes)
-    if all(len(cluster) <= 1 for cluster in clusters.values()):
-        return wilson(_successes(attempts), _episodes(attempts))
-    interval = rate_interval(clusters.values())
-    return interval.low, interval.high
