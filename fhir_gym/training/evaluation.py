@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from math import fsum
 from typing import Any, Self
 
@@ -142,17 +142,8 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        rows = [
-            [
-                task_attempts.env_id,
-                task_attempts.task,
-                task_attempts.variation,
-                task_attempts.successes,
-                task_attempts.episodes,
-            ]
-            for task_attempts in self.attempts
-        ]
-        return {"attempts": rows, "metrics": dict(self.metrics), "not_graded": self.not_graded}
+        attempts = [list(astuple(variation)) for variation in self.attempts]
+        return {"attempts": attempts, "metrics": dict(self.metrics), "not_graded": self.not_graded}
 
     @property
     def successes(self) -> int:

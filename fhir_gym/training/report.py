@@ -192,10 +192,7 @@ def plain(variants: Sequence[Variant]) -> dict[str, Any]:
         "variants": [
             {
                 "name": variant.name,
-                "evaluations": {
-                    name: [{"step": step, **_figures(evaluation)} for step, evaluation in variant.curve(name)]
-                    for name in variant.names()
-                },
+                "evaluations": {name: _plain_curve(variant.curve(name)) for name in variant.names()},
                 "runs": [_plain_run(run) for run in variant.runs],
             }
             for variant in variants
@@ -268,6 +265,10 @@ def _short(value: Any) -> str:
     return Path(text).name if "/" in text else text[:30]
 
 
+def _plain_curve(curve: Iterable[tuple[int, Evaluation]]) -> list[dict[str, Any]]:
+    return [{"step": step, **_figures(evaluation)} for step, evaluation in curve]
+
+
 def _figures(evaluation: Evaluation) -> dict[str, Any]:
     low, high = evaluation.interval
     return {
@@ -288,17 +289,13 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _plain_run(run: RunRecord) -> dict[str, Any]:
-    names = run.evaluation_names()
     return {
         "folder": run.path.name,
         "recipe": run.recipe,
         "fhir_gym": run.version,
         "config": run.config,
         "cpu_seconds": _cpu_seconds(run),
-        "evaluations": {
-            name: [{"step": step, **_figures(evaluation)} for step, evaluation in run.evaluations(name)]
-            for name in names
-        },
+        "evaluations": {name: _plain_curve(run.evaluations(name)) for name in run.evaluation_names()},
         "metrics": run.metrics(),
     }
 
