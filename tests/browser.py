@@ -69,9 +69,9 @@ class Browser:
         return self._post("execute/async", {"script": script, "args": []})
 
     def wait_until(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true."""
+        """Wait until the page is loaded and a JavaScript expression is true."""
         end = time.monotonic() + _SECONDS
-        while not self.run(f"return Boolean({expression})"):
+        while not self.run(f"return document.readyState === 'complete' && Boolean({expression})"):
             assert time.monotonic() < end, f"not true after {_SECONDS} s: {expression}"
             time.sleep(0.05)
 

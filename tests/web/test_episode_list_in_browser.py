@@ -127,7 +127,7 @@ def test_filters_work_without_scripts(window: Browser, url: str) -> None:
         window.open(f"{url}/")
         window.choose("#filter-result", "failed")
         window.click(".filters button")
-        window.wait_until("location.search.includes('result=failed') && document.readyState === 'complete'")
+        window.wait_until("location.search.includes('result=failed')")
         assert "2 of " in window.text("main")
     finally:
         window.allow_scripts(True)
