@@ -1,6 +1,6 @@
 """Expert iteration with SmolLM2-135M-Instruct: a short fine-tuning, then one round on the model's own successes.
 
-With this tiny setting the model may have no success. `docs/training_llm.md` has a setting that learns.
+With this tiny setting the model may have no success. `examples/configs/expert_cpu.toml` learns.
 """
 
 from __future__ import annotations
