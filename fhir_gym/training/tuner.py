@@ -151,7 +151,6 @@ class Tuner:
             ``loss``, ``grad_norm`` and ``learning_rate``; for adapters also ``kl``, the mean of k3 over the written
             tokens, or without `beta` over the learnt tokens of the first group.
         """
-        release_memory()
         total = sum(tree.written for tree in trees)
         values: dict[str, float] = {"learning_rate": self._learning_rate()}
         divergences: list[float] = []
@@ -169,6 +168,7 @@ class Tuner:
 
     def _update(self, losses: Iterable[Any]) -> tuple[float, float]:
         """Do one step of the optimizer; return the sum of the losses and the norm of the gradient."""
+        release_memory()
         torch = self._torch
         torch.manual_seed(self._config.seed + self.done)  # dropout, if the model has any, is the same after a resume
         for group in self._optimizer.param_groups:
@@ -319,7 +319,7 @@ def release_memory() -> None:
     """Return the memory of earlier models and tensors to the operating system.
 
     A merged model has reference cycles, so it stays until a collection. glibc keeps freed memory that lies between
-    allocated blocks; without a trim, GRPO on a CPU grows to twice the memory.
+    allocated blocks; without a trim, training on a CPU grows to twice the memory.
     """
     gc.collect()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
