@@ -103,10 +103,10 @@ def test_hostile_texts_are_texts(opened: Browser) -> None:
 def test_two_runs_side_by_side(opened: Browser) -> None:
     opened.click("main p a")
     opened.wait_until("location.pathname === '/compare'")
-    opened.choose("#run-first", opened.run("return document.querySelectorAll('#run-first option')[1].value"))
-    opened.choose("#run-second", opened.run("return document.querySelectorAll('#run-second option')[0].value"))
-    opened.click(".filters button")
-    opened.wait_until("location.search.includes('first=')")
+    second, first, *_ = opened.run("return [...document.querySelectorAll('#run-first option')].map(({value}) => value)")
+    for side, run in (("first", first), ("second", second)):
+        opened.choose(f"#run-{side}", run)  # a choice submits the form
+        opened.wait_until(f"new URLSearchParams(location.search).get('{side}') === '{run}'")
     opened.click("table.narrow tbody tr:nth-child(3) a")
     opened.wait_until("location.search.includes('show=second')")
     assert opened.run("return document.querySelectorAll('.pairs tbody tr').length") == 2
