@@ -81,12 +81,11 @@ class Transformer:
         if dtype is not None and not isinstance(chosen, torch.dtype):
             raise ArgumentError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
         model, files = find_weights(model, gguf_file)
-        where = "" if Path(model).is_dir() else " is not a folder here and"
-        with quiet(transformers), errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
+        with loading(model, transformers):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
             self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=chosen or "auto", **files)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with errors_in_one_line(f"model {model!r} cannot be moved to device {self.device!r}"):
+        with _errors_in_one_line(f"model {model!r} cannot be moved to device {self.device!r}"):
             self._model = self._model.to(self.device).eval()
         self._complete(model, transformers)
 
@@ -338,20 +337,25 @@ def _packages(gguf: bool) -> tuple[Any, Any]:
 
 
 @contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """Hide the library's advice. Hide its progress bars too if the error stream is not a terminal."""
+def loading(model: str, transformers: Any) -> Iterator[None]:
+    """Load a folder or name: errors become a `FhirGymError` with a one-line message, and the library gives no advice.
+
+    It shows its progress bars only if the error stream is a terminal.
+    """
+    where = "" if Path(model).is_dir() else " is not a folder here and"
     logging = transformers.utils.logging
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
+        bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())
+        with bars, _errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
             yield
     finally:
         logging.set_verbosity(verbosity)
 
 
 @contextmanager
-def errors_in_one_line(what: str) -> Iterator[None]:
+def _errors_in_one_line(what: str) -> Iterator[None]:
     """Convert errors of files and devices to a `FhirGymError` with a one-line message."""
     try:
         yield

@@ -44,11 +44,8 @@ def markdown(report: Report) -> str:
     """Return the report as Markdown."""
     parts = [f"# {_TITLE}"]
     if report.remarks():
-        parts.append("\n".join(f"- {_markdown(remark)}" for remark in report.remarks()))
-    for section in sections(report):
-        lines = [section.columns, tuple("---" for _ in section.columns), *section.rows]
-        table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
-        parts.append(f"## {section.title}\n\n{table}")
+        parts.append("\n".join(f"- {markdown_text(remark, _MAX_CELL)}" for remark in report.remarks()))
+    parts += [f"## {section.title}\n\n{section.markdown(_MAX_CELL)}" for section in sections(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -90,10 +87,6 @@ FORMATS: Mapping[TextFormat, Callable[[Report], str]] = MappingProxyType(
     {"markdown": markdown, "latex": latex, "csv": long_csv, "json": as_json}
 )
 """The function for each text format."""
-
-
-def _markdown(text: str) -> str:
-    return markdown_text(text, _MAX_CELL)
 
 
 def _latex(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fhir_gym.printable import markdown_text
+
 LIGHT = "light: share of episodes whose requested records exist, whatever they contain, in tasks that request records"
 """What the column "light" of a table means."""
 
@@ -22,6 +24,11 @@ class Section:
         """Return a section with these rows; columns without any value are dropped, except the first."""
         kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
         return cls(title, tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows))
+
+    def markdown(self, max_chars: int = 200) -> str:
+        """Return the table as Markdown without its title; longer cells are truncated."""
+        rows = (self.columns, ("---",) * len(self.columns), *self.rows)
+        return "\n".join(f"| {' | '.join(markdown_text(cell, max_chars) for cell in row)} |" for row in rows)
 
 
 def percent(share: float | None) -> str:

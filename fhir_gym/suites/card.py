@@ -321,7 +321,7 @@ def card_markdown(card: Card) -> str:
     settings = Section("", ("setting", "value"), tuple(_settings(card)))
     results = results_table(card)
     explanation = f"{_EXPLANATION} The column {LIGHT}." if "light" in results.columns else _EXPLANATION
-    return "\n\n".join([*parts, _markdown(results), explanation, _markdown(settings)]) + "\n"
+    return "\n\n".join([*parts, results.markdown(_MAX_SETTING), explanation, settings.markdown(_MAX_SETTING)]) + "\n"
 
 
 def results_table(card: Card) -> Section:
@@ -380,12 +380,6 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         number(figures.prompt_tokens, 0),
         number(figures.completion_tokens, 0),
     )
-
-
-def _markdown(section: Section) -> str:
-    rows = [[markdown_text(cell, _MAX_SETTING) for cell in row] for row in (section.columns, *section.rows)]
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def suite_remarks(paths: Sequence[str | Path]) -> list[str]:

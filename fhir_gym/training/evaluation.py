@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from math import fsum
+from statistics import fmean
 from typing import Any, Self
 
-from fhir_gym.evaluation import Attempts, rate_interval, wilson
+from fhir_gym.evaluation import Attempts, ClusteredMean, clustered_mean, rate_interval, wilson
 from fhir_gym.rollouts import Rollout
 
 
@@ -167,14 +168,27 @@ class Evaluation:
         It is Wilson's interval if each variation has one episode. The episodes of one variation, of several attempts
         or of pooled runs, are not independent, so the interval is clustered by variation if there are such.
         """
-        clusters: dict[tuple[str, str, int], list[bool]] = {}
-        for variation in self.attempts:
-            cluster = clusters.setdefault((variation.env_id, variation.task, variation.variation), [])
-            cluster += [True] * variation.successes + [False] * (variation.episodes - variation.successes)
+        clusters = self._by_variation()
         if all(len(cluster) <= 1 for cluster in clusters.values()):
             return wilson(self.successes, self.episodes)
         interval = rate_interval(clusters.values())
         return interval.low, interval.high
+
+    def difference(self, other: Evaluation) -> ClusteredMean | None:
+        """Return the mean difference to another evaluation in the success rate of a variation.
+
+        Only variations that both have count, all alike; None if there are none.
+        """
+        own, reference = self._by_variation(), other._by_variation()
+        return clustered_mean([fmean(own[key]) - fmean(reference[key])] for key in own if key in reference)
+
+    def _by_variation(self) -> dict[tuple[str, str, int], list[bool]]:
+        """Return the outcomes of each variation that has a graded episode."""
+        outcomes: dict[tuple[str, str, int], list[bool]] = {}
+        for task_attempts in self.attempts:
+            own = outcomes.setdefault((task_attempts.env_id, task_attempts.task, task_attempts.variation), [])
+            own += [True] * task_attempts.successes + [False] * (task_attempts.episodes - task_attempts.successes)
+        return outcomes
 
     @property
     def tasks(self) -> tuple[TaskSuccess, ...]:

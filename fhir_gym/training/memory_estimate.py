@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fhir_gym.agents.transformer import errors_in_one_line, find_weights, quiet
+from fhir_gym.agents.transformer import find_weights, loading
 from fhir_gym.training.grpo.config import GrpoConfig
 from fhir_gym.training.token_tree import MOST_NODES
 from fhir_gym.training.tuner import ModelConfig, training_package
@@ -78,7 +78,7 @@ def _empty_network(config: ModelConfig) -> tuple[Any, Any]:
     """Return the model without memory for its weights, and its text config."""
     torch, transformers = training_package("torch"), training_package("transformers")
     name, files = find_weights(config.model, config.gguf_file)
-    with quiet(transformers), errors_in_one_line(f"the config of model {name!r} cannot be loaded"):
+    with loading(name, transformers):
         model_config = transformers.AutoConfig.from_pretrained(name, **files)
         with torch.device("meta"):
             network = transformers.AutoModelForCausalLM.from_config(model_config)

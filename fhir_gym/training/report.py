@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError, TrainingError, missing_extra, pip_install
-from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, without_variance
+from fhir_gym.evaluation import (
+    Attempts,
+    ClusteredMean,
+    Section,
+    pass_at_k,
+    reliability,
+    repeat_counts,
+    without_variance,
+)
+from fhir_gym.evaluation.text_table import number, p_value, percent, points
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation, TaskSuccess
 from fhir_gym.training.run_folder import RunRecord, read_run
@@ -43,16 +52,16 @@ def draw_curves(
     columns = 1 if len(curves) > 1 else 3
     lines = math.ceil((len(curves) + len(references)) / columns)
     figure, axes = _figure(6.4, 3.8 + 0.16 * lines)
-    for number, (name, (pooled, seeds)) in enumerate(curves.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+    for index, (name, (pooled, seeds)) in enumerate(curves.items()):
+        colour = _COLOURS[index % len(_COLOURS)]
         if len(seeds) > 1:
             for curve in seeds:
                 axes.plot(*_points(curve), color=colour, linewidth=0.6, alpha=0.6)
         steps, shares = _points(pooled)
         whiskers = _whiskers(evaluation for _, evaluation in pooled)
         axes.errorbar(steps, shares, whiskers, color=colour, marker="o", markersize=3, capsize=2, label=name)
-    for number, (name, share) in enumerate(references.items()):
-        axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[number % 3], label=name)
+    for index, (name, share) in enumerate(references.items()):
+        axes.axhline(100 * share, color="grey", linewidth=0.8, linestyle=("--", ":", "-.")[index % 3], label=name)
     last = max((step for pooled, _ in curves.values() for step, _ in pooled), default=0) or 1
     axes.set(xlabel=unit, ylabel="success (%)", title="Success on the test variations (95 % intervals)")
     axes.set(xlim=(-0.03 * last, 1.03 * last), ylim=_SHARES)
@@ -67,13 +76,13 @@ def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     tasks = sorted({(task.env_id, task.task) for evaluation in evaluations.values() for task in evaluation.tasks})
     width = 0.8 / max(1, len(evaluations))
     figure, axes = _figure(max(4.0, min(12.0, 1.5 + 0.25 * len(tasks) * max(1, len(evaluations)))), 3.4)
-    for number, (name, evaluation) in enumerate(evaluations.items()):
+    for index, (name, evaluation) in enumerate(evaluations.items()):
         place = {(task.env_id, task.task): task for task in evaluation.tasks}
         shown = [(at, place[task]) for at, task in enumerate(tasks) if task in place]
-        places = [at + width * (number - (len(evaluations) - 1) / 2) for at, _ in shown]
+        places = [at + width * (index - (len(evaluations) - 1) / 2) for at, _ in shown]
         heights = [100 * task.success for _, task in shown]
         whiskers = _whiskers(task for _, task in shown)
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = _COLOURS[index % len(_COLOURS)]
         axes.bar(places, heights, width, color=colour, alpha=0.7, label=name)
         axes.errorbar(places, heights, whiskers, fmt="none", ecolor="black", capsize=1)
     axes.set(xlabel="task", ylabel="success (%)", title="Last evaluation by task (95 % intervals)", ylim=_SHARES)
@@ -196,7 +205,11 @@ def plain(variants: Sequence[Variant]) -> dict[str, Any]:
                 "runs": [_plain_run(run) for run in variant.runs],
             }
             for variant in variants
-        ]
+        ],
+        "differences": [
+            {"run": name, "compared_with": reference, "variations": mean.clusters, **_plain_difference(mean)}
+            for name, reference, mean in _differences(variants)
+        ],
     }
 
 
@@ -206,15 +219,18 @@ def markdown(variants: Sequence[Variant], plots: Sequence[str] = (), remark: str
     if remark:
         parts.append(remark)
     heads = ("run", "evaluation", "success", "95 %", "episodes", f"tasks at {_SHARE:.0%}", "invalid actions", "steps")
-    parts.append("## Last evaluations\n\n" + _table(heads, _summary(variants)))
+    names = ("run", "evaluation", "k", "pass@k", "reliability (pass^k)", "variations without variance")
     columns = ("run", "step", "success", "95 %", "episodes", "invalid actions", "CPU minutes")
-    parts.append("## Curve on the test variations\n\n" + _table(columns, _curve_rows(variants)))
-    parts.append("## Tasks\n\n" + _table(("task", *(variant.name for variant in variants)), _task_rows(variants)))
-    rows = list(_repeat_rows(variants))
-    if rows:
-        names = ("run", "evaluation", "k", "pass@k", "reliability (pass^k)", "variations without variance")
-        parts.append("## Repeated attempts\n\n" + _table(names, rows))
-    parts.append("## Costs\n\n" + _table(("run", "CPU minutes", "totals"), _cost_rows(variants)))
+    differences = ("run", "compared with", "variations", "points", "95 %", "p")
+    sections = (
+        Section("Last evaluations", heads, tuple(_summary(variants))),
+        Section("Differences on the test variations", differences, tuple(_difference_rows(variants))),
+        Section("Curve on the test variations", columns, tuple(_curve_rows(variants))),
+        Section("Tasks", ("task", *(variant.name for variant in variants)), tuple(_task_rows(variants))),
+        Section("Repeated attempts", names, tuple(_repeat_rows(variants))),
+        Section("Costs", ("run", "CPU minutes", "totals"), tuple(_cost_rows(variants))),
+    )
+    parts += [f"## {section.title}\n\n{section.markdown()}" for section in sections if section.rows]
     return "\n\n".join(parts) + "\n"
 
 
@@ -288,6 +304,12 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
+def _plain_difference(mean: ClusteredMean) -> dict[str, float | None]:
+    low, high = mean.interval() or (None, None)
+    figures = {"difference": mean.mean, "low": low, "high": high, "p": mean.p_value()}
+    return {name: None if value is None else round(value, 6) for name, value in figures.items()}
+
+
 def _plain_run(run: RunRecord) -> dict[str, Any]:
     return {
         "folder": run.path.name,
@@ -318,12 +340,30 @@ def _row(label: str, name: str, evaluation: Evaluation) -> tuple[str, ...]:
         label,
         name,
         _success(evaluation),
-        _interval(evaluation),
+        points(*evaluation.interval),
         _episodes(evaluation),
         f"{evaluation.tasks_at(_SHARE)} of {len(evaluation.tasks)}",
-        _percent(evaluation.metrics.get("invalid_rate")),
-        _number(evaluation.metrics.get("steps")),
+        percent(evaluation.metrics.get("invalid_rate")),
+        number(evaluation.metrics.get("steps"), 1),
     )
+
+
+def _difference_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    for name, reference, mean in _differences(variants):
+        low, high = mean.interval() or (None, None)
+        shown = (f"{100 * mean.mean:+.1f}", points(low, high), p_value(mean.p_value()))
+        yield (name, reference, str(mean.clusters), *shown)
+
+
+def _differences(variants: Sequence[Variant]) -> Iterator[tuple[str, str, ClusteredMean]]:
+    """Compare the last evaluation of each variant with its first, and with those of the variants before it."""
+    for place, variant in enumerate(variants):
+        curve, last = variant.curve(), variant.last()
+        references = [(f"{variant.name}, step {step}", first) for step, first in curve[: len(curve) > 1]]
+        references += [(other.name, result) for other in variants[:place] if (result := other.last()) is not None]
+        for name, reference in references:
+            if last is not None and (mean := last.difference(reference)) is not None:
+                yield variant.name, name, mean
 
 
 def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
@@ -333,9 +373,9 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
                 variant.name,
                 str(step),
                 _success(evaluation),
-                _interval(evaluation),
+                points(*evaluation.interval),
                 _episodes(evaluation),
-                _percent(evaluation.metrics.get("invalid_rate")),
+                percent(evaluation.metrics.get("invalid_rate")),
                 f"{variant.cpu_minutes(step):.1f}",
             )
 
@@ -362,10 +402,8 @@ def _repeat_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
             for step, evaluation in variant.curve(name):
                 constant = without_variance(evaluation.attempts)
                 for k, at_least_one, every in _repeats(evaluation.attempts):
-                    label = f"{name}, step {step}"
-                    yield (
-                        variant.name, label, str(k), f"{at_least_one:.1%}", f"{every:.1%}", _percent(constant)
-                    )  # fmt: skip
+                    shares = (percent(at_least_one), percent(every), percent(constant))
+                    yield (variant.name, f"{name}, step {step}", str(k), *shares)
 
 
 def _repeats(attempts: Sequence[Attempts]) -> Iterator[tuple[int, float, float]]:
@@ -389,28 +427,10 @@ def _cpu_seconds(run: RunRecord) -> float:
     return max((float(row.get("cpu_seconds", 0.0)) for row in run.rows), default=0.0)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 def _success(evaluation: Evaluation) -> str:
-    return _percent(evaluation.success if evaluation.episodes else None)
+    return percent(evaluation.success if evaluation.episodes else None)
 
 
 def _episodes(evaluation: Evaluation) -> str:
     lost = evaluation.not_graded
     return f"{evaluation.episodes} + {lost} not graded" if lost else str(evaluation.episodes)
-
-
-def _interval(evaluation: Evaluation) -> str:
-    low, high = evaluation.interval
-    return f"{100 * low:.1f} to {100 * high:.1f}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fhir_gym.agents.transformer import Transformer, errors_in_one_line, find_weights, quiet
+from fhir_gym.agents.transformer import Transformer, find_weights, loading
 from fhir_gym.episode_config import EpisodeSettings
 from fhir_gym.errors import missing_extra, pip_install
 from fhir_gym.observations import Observations
@@ -292,7 +292,7 @@ def load_model(config: ModelConfig, dtype: str, model: Path | None = None) -> tu
     torch, transformers = training_package("torch"), training_package("transformers")
     name, files = find_weights(config.model, config.gguf_file) if model is None else (str(model), {})
     plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if files else {}
-    with quiet(transformers), errors_in_one_line(f"model {name!r} cannot be loaded"):
+    with loading(name, transformers):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **files)
         load = transformers.AutoModelForCausalLM.from_pretrained
         network = load(name, dtype=getattr(torch, dtype), **files, **plain)

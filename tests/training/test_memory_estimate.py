@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,5 +68,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(FhirGymError, match=r"the config of model .* cannot be loaded"):
-        memory_estimate(SftConfig(model=str(tmp_path)))
+    for model, where in ((tmp_path, ""), (tmp_path / "model", " is not a folder here and")):
+        with pytest.raises(FhirGymError, match=re.escape(f"model '{model}'{where} cannot be loaded: ")):
+            memory_estimate(SftConfig(model=str(model)))

@@ -42,6 +42,7 @@ def test_a_run_gets_a_report(tmp_path: Path) -> None:
     assert "| toy | train, step 3 | 2 | 60.0% | 40.0% | 80.0% |" in text
     data = json.loads((tmp_path / "a" / "report.json").read_text())
     assert [test["success"] for test in data["variants"][0]["evaluations"]["test"]] == [0.1, 0.5, 0.9]
+    assert [(row["compared_with"], row["difference"]) for row in data["differences"]] == [("toy, step 0", 0.8)]
 
 
 def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_path: Path) -> None:
@@ -49,6 +50,8 @@ def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_p
     folders.append(run(tmp_path / "dense", (4, 20), reward="dense"))
     text = write_report(folders, tmp_path / "report").read_text()
     assert "| toy reward=sparse, seed 1 | test | 55.0% |" in text
+    # Ten variations gain nothing, one gains in one seed of two, and nine gain in both.
+    assert "| toy reward=dense | toy reward=sparse | 20 | +47.5 | 24.1 to 70.9 | <0.001 |" in text.replace("\\", "")
     assert "| toy reward=sparse, 2 seeds | test | 52.5% |" in text and "| 40 |" in text
     assert "| toy reward=dense | test | 100.0% |" in text
     assert "test, step" not in text  # two seeds are not two attempts
