@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -69,24 +69,23 @@ def _varied(record: Rollout, repeat: int, chance: random.Random) -> Rollout:
     )
 
 
-def write_experiment(folder: Path, episodes: int) -> int:
-    """Write the experiment and return its size in bytes."""
-    records, size = _records(), 0
+def _write_experiment(folder: Path, episodes: int) -> None:
+    records = _records()
     (folder / "rollouts").mkdir(parents=True)
     for number, configuration in enumerate(CONFIGURATIONS):
         chance = random.Random(number)
         every = ((record, repeat) for repeat in range(episodes) for record in records)
         with (folder / "rollouts" / f"{configuration}.jsonl").open("wb") as file:
             for record, repeat in islice(every, episodes // len(CONFIGURATIONS)):
-                size += file.write(_varied(record, repeat, chance).line().encode() + b"\n")
-    return size
+                file.write(_varied(record, repeat, chance).line().encode() + b"\n")
 
 
-def _measured(folder: Path, out: Path) -> dict[str, float]:
+def _measured(folder: Path) -> dict[str, float]:
     """Return the time and the memory of a process that writes the report."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-m", "fhir_gym", "report", str(folder), "--out", str(out)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "fhir_gym", "report", str(folder), "--out", out]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return {
@@ -96,20 +95,25 @@ def _measured(folder: Path, out: Path) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=10_000)
+def measure_experiment(about: str | None, episodes: int, measured: Callable[[Path], Mapping[str, float]]) -> None:
+    """Measure what the command line says, and print one JSON line.
+
+    Args:
+        about: Help text of the command.
+        episodes: Number of episodes by default.
+        measured: Returns the measurements of an experiment folder.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=episodes)
     parser.add_argument("--folder", type=Path, help="Keep the experiment in this folder, and use it if it exists.")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary, "experiment")
         if not folder.exists():
-            write_experiment(folder, given.episodes)
+            _write_experiment(folder, given.episodes)
         size = sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
-        measured = _measured(folder, Path(temporary, "report"))
-    print(json.dumps({"megabytes": round(size / 1e6), **measured}))
+        print(json.dumps({"megabytes": round(size / 1e6), **measured(folder)}))
 
 
 if __name__ == "__main__":
-    main()
+    measure_experiment(__doc__, 10_000, _measured)

@@ -16,21 +16,18 @@ pages as a browser does. Prints one JSON line:
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx
 
-from benchmarks.report import write_experiment
+from benchmarks.report import measure_experiment
 
 _PAUSE = 0.2
 """Seconds between two pages while the files are read."""
@@ -76,19 +73,5 @@ def _measured(folder: Path) -> dict[str, float]:
     return {**{name: round(seconds, 2) for name, seconds in times.items()}, "peak_mib": round(peak)}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=50_000)
-    parser.add_argument("--folder", type=Path, help="Keep the experiment in this folder, and use it if it exists.")
-    given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary, "experiment")
-        if not folder.exists():
-            write_experiment(folder, given.episodes)
-        size = sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
-        print(json.dumps({"megabytes": round(size / 1e6), **_measured(folder)}))
-
-
 if __name__ == "__main__":
-    main()
+    measure_experiment(__doc__, 50_000, _measured)

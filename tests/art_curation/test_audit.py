@@ -19,6 +19,7 @@ from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from tests.art_curation.conftest import NOW, Ward, patient, result
 from tests.art_curation.corruptions import changed, spoilt
+from tests.tasks.packs.action_reasoning.records import FIGURE_2
 
 
 def kinds(report: AuditReport) -> set[str]:
@@ -365,28 +366,7 @@ def test_the_papers_example(ward: Ward) -> None:
     world = ward(
         patient("S6227720", "male", "1956-08-01"), mg, result(60, 1.2, lab="MG", unit="mg/dL", owner="S6227720")
     )
-    example = ReasoningCase.model_validate(
-        {
-            "id": "taskthreshold_37",
-            "instruction": "Review most recent magnesium value for elderly male patient S6227720. Order IV "
-            "replacement if clinically low.",
-            "context": "Lab code: MG. Patient requires IV magnesium protocol if below threshold.",
-            "sol": [1.8, False],
-            "eval_MRN": "S6227720",
-            "ground_truth": {
-                "value": 1.8,
-                "timestamp": "2023-11-13T01:18:00+00:00",
-                "patient_age": 67,
-                "patient_gender": "male",
-                "threshold_low": 1.7,
-                "threshold_high": None,
-                "is_low": False,
-                "is_high": False,
-                "should_order": False,
-                "value_category": "borderline_low",
-            },
-        }
-    )
+    example = ReasoningCase.model_validate(FIGURE_2)
     kept = audit_cases([example], world)
     assert kept.cases == (example,)
     assert {"made by others", "value next to a limit"} <= signal_names(kept)

@@ -25,6 +25,29 @@ WOMAN: Resource = {
     "birthDate": "1970-11-14",
 }
 MAN: Resource = {"resourceType": "Patient", "id": "S2", "gender": "male", "birthDate": "1956-02-01"}
+TAKEN = "2023-11-13T01:18:00+00:00"
+FIGURE_2: dict[str, Any] = {
+    "id": "taskthreshold_37",
+    "instruction": (
+        "Review most recent magnesium value for elderly male patient S6227720. Order IV replacement if clinically low."
+    ),
+    "context": "Lab code: MG. Patient requires IV magnesium protocol if below threshold.",
+    "sol": [1.8, False],
+    "eval_MRN": "S6227720",
+    "ground_truth": {
+        "value": 1.8,
+        "timestamp": TAKEN,
+        "patient_age": 67,
+        "patient_gender": "male",
+        "threshold_low": 1.7,
+        "threshold_high": None,
+        "is_low": False,
+        "is_high": False,
+        "should_order": False,
+        "value_category": "borderline_low",
+    },
+}
+"""The paper's example task."""
 
 
 def ago(**parts: float) -> datetime:

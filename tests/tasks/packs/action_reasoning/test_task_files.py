@@ -20,35 +20,12 @@ from fhir_gym.tasks.packs.action_reasoning.external_cases import inferred, order
 from fhir_gym.tasks.packs.action_reasoning.file_task import read_cases, write_cases
 from fhir_gym.tasks.packs.action_reasoning.generation import generate
 
-from .records import NOW, ago, result, world_of
+from .records import FIGURE_2, NOW, TAKEN, ago, result, world_of
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
 PRESENT = "2023-11-13T10:15:00Z"
-TAKEN = "2023-11-13T01:18:00+00:00"
-FIGURE_2: dict[str, Any] = {
-    "id": "taskthreshold_37",
-    "instruction": (
-        "Review most recent magnesium value for elderly male patient S6227720. Order IV replacement if clinically low."
-    ),
-    "context": "Lab code: MG. Patient requires IV magnesium protocol if below threshold.",
-    "sol": [1.8, False],
-    "eval_MRN": "S6227720",
-    "ground_truth": {
-        "value": 1.8,
-        "timestamp": TAKEN,
-        "patient_age": 67,
-        "patient_gender": "male",
-        "threshold_low": 1.7,
-        "threshold_high": None,
-        "is_low": False,
-        "is_high": False,
-        "should_order": False,
-        "value_category": "borderline_low",
-    },
-}
-"""The paper's example task."""
 LOW = {**FIGURE_2["ground_truth"], "value": 1.4, "is_low": True, "should_order": True, "value_category": "low"}
 PATIENT = {"resourceType": "Patient", "id": "S6227720", "gender": "male", "birthDate": "1956-03-04"}
 
