@@ -189,6 +189,16 @@ def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny language model with random weights; torch uses one thread from here on."""
+    pytest.importorskip("torch").set_num_threads(1)
+    pytest.importorskip("transformers")
+    from tests.agents.tiny import save
+
+    return save(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.fixture
 def session(hospital: World) -> Iterator[Session]:
     """A fresh session on `hospital-small`."""

@@ -26,16 +26,6 @@ ENV_ID = "FHIRAgent/Appointment-v0"
 END = "<|im_end|>"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    import_module("torch").set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture(scope="module")
 def transformer(tiny: str) -> Transformer:
     return Transformer(tiny, device="cpu")

@@ -16,14 +16,8 @@ from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
 from fhir_gym.agents.transformer import Prompt, Transformer
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run
-from tests.agents.tiny import save
 
 ENV_ID = "FHIRAgent/Appointment-v0"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 def transformer(folder: str, constant: bool) -> Transformer:

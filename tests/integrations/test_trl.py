@@ -22,7 +22,6 @@ from fhir_gym.tasks import get_task
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.grpo import RowShape, make_row
 from fhir_gym.training.grpo.episodes import read_prompt
-from tests.agents.tiny import save
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
 from tests.training.grpo_tools import END, make_trainer
 
@@ -31,16 +30,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ENV_ID = "FHIRAgent/Appointment-v0"
 GROUP = 2
 Worlds = Callable[[str], World]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    import_module("torch").set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import export, run, write_hub_folder, write_rollouts
 from fhir_gym.rollouts.dataset import FORMATS, Format, load
 from fhir_gym.testing import ChatServer, GoldOverChat
-from tests.agents.tiny import save
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 TASKS = ("01", "02a")
@@ -29,11 +28,6 @@ MARKED = str(Path(trl.__file__).parent / "chat_templates" / "qwen2_5_training.ji
 
 # The training libraries emit many warnings that differ between versions.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

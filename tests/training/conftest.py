@@ -24,15 +24,6 @@ def _no_packs_left() -> Iterator[None]:
     blind_pack.cache_clear()
 
 
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.agents.tiny import save
-
-    return save(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write reports without plots, because drawing them takes seconds."""

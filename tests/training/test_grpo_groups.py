@@ -24,15 +24,9 @@ from fhir_gym.training.run_folder import RunFolder, read_run
 from fhir_gym.training.sft import SftConfig, train_sft
 from fhir_gym.training.token_tree import TokenTree
 from fhir_gym.training.tuner import Tuner
-from tests.agents.tiny import save
 from tests.training.grpo_run import make_config, play_with_rewards_by_tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(autouse=True)

@@ -36,16 +36,6 @@ from tests.training.grpo_tools import (
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    import_module("torch").set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
 def configs(hospital: World) -> Iterator[OpenConfigs]:
     with OpenConfigs(world=hospital, reward="dense", max_steps=3) as found:

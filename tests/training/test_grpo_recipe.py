@@ -24,7 +24,6 @@ from fhir_gym.training.grpo.config import GrpoConfig, trl_arguments
 from fhir_gym.training.grpo.policy import PolicyRollouts
 from fhir_gym.training.grpo.recipe import train_grpo
 from fhir_gym.training.run_folder import read_run
-from tests.agents.tiny import save
 from tests.training.grpo_run import make_config, play_with_rewards_by_tokens, rewards_by_tokens
 from tests.training.grpo_tools import ENV_ID, load_tiny
 
@@ -34,21 +33,11 @@ CONFIGS = Path(__file__).parents[2] / "examples/configs"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    import_module("torch").set_num_threads(1)
-
-
 @pytest.fixture(autouse=True)
 def without_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one test draws the report, which takes seconds."""
     if request.function is not test_the_metrics_of_a_step:
         monkeypatch.setattr(recipe, "write_report", lambda folders: None)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

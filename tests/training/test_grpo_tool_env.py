@@ -16,7 +16,6 @@ from fhir_gym.errors import ArgumentError, FhirGymError, InfraError, TrainingErr
 from fhir_gym.fhir import World
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.grpo import EpisodeRows, FHIRToolEnv, OpenConfigs, make_row
-from tests.agents.tiny import save
 from tests.training.grpo_tools import END, ENV_ID, NAMES, capture, make_curriculum, make_trainer, said_texts, weights
 
 # The training libraries emit many warnings that differ between versions.
@@ -24,16 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TOOLS = [schema["function"]["name"] for schema in GRAMMAR.tools()]
 EPISODE: dict[str, Any] = {"env_id": ENV_ID, "task": "02a", "variation": 0, "phrasing": None}
 SEARCH: dict[str, Any] = {"resourceType": "Patient", "params_json": {"_count": 1, "_elements": "id"}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    import_module("torch").set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
