@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from fhir_gym import tasks
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
@@ -16,14 +17,21 @@ from fhir_gym.observations import read_response
 from fhir_gym.tasks import LatestResponse
 from fhir_gym.types import Json
 
+_ENCODED_LETTERS = re.compile("(?:%[89A-F][0-9A-F])+")
+
 
 class GoldAgent:
-    """An agent that performs the reference solution, which reads only the server's responses."""
+    """An agent that performs the reference solution, which reads only the server's responses.
+
+    Args:
+        plain_letters: Whether letters beyond ASCII stand in URLs as they are, as a small model learns them best, or
+            percent-encoded.
+    """
 
     name = "gold"
 
-    def __init__(self) -> None:
-        self.settings: Mapping[str, Json] = {}
+    def __init__(self, plain_letters: bool = False) -> None:
+        self.settings: Mapping[str, Json] = {"plain_letters": True} if plain_letters else {}
         self._fhir = LatestResponse()
         self._solution: Generator[Action, Json, None] | None = None
         self._started = False
@@ -43,11 +51,17 @@ class GoldAgent:
         try:
             if self._started:
                 self._fhir.last = read_response(observation)
-                return self._solution.send(self._fhir.json()).text()
+                return self._text(self._solution.send(self._fhir.json()))
             self._started = True
-            return next(self._solution).text()
+            return self._text(next(self._solution))
         except StopIteration:
             return Finish().text()
+
+    def _text(self, action: Action) -> str:
+        if not self.settings.get("plain_letters"):
+            return action.text()
+        line, end, body = action.text().partition("\n")
+        return _ENCODED_LETTERS.sub(lambda match: unquote(match[0]), line) + end + body
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the agent without a running episode."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 import fhir_gym
+from fhir_gym.agents import GoldAgent
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout, Selection, read_rollouts
 from fhir_gym.training.examples import Example, batches, make_example, require_trainable
@@ -25,11 +26,14 @@ class SftConfig(ModelConfig):
 
     Attributes:
         rollouts: Rollout files with the examples; empty for the reference solutions of the training variations.
+        plain_letters: Whether the reference solutions have plain letters in URLs; see `GoldAgent`. Rollout files stay
+            as they are.
         steps: Number of steps.
         evaluate_start: Whether to evaluate the model before training, as a reference.
     """
 
     rollouts: tuple[str, ...] = ()
+    plain_letters: bool = False
     steps: int = Field(default=100, ge=1)
     evaluate_start: bool = True
     checkpoint_every: int = Field(default=20, ge=1)
@@ -89,7 +93,8 @@ def training_rollouts(config: SftConfig) -> Iterator[Rollout]:
             tasks = [name.task for name in names if name.env_id == env_id]
             if tasks:
                 settings = config.settings() | {"split": "train"}
-                yield from fhir_gym.run(env_id, "gold", tasks=tasks, variations=config.train_variations, **settings)
+                agent = GoldAgent(plain_letters=config.plain_letters)
+                yield from fhir_gym.run(env_id, agent, tasks=tasks, variations=config.train_variations, **settings)
         return
     for path in config.rollouts:
         for rollout in require_trainable(read_rollouts(path)):

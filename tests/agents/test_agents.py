@@ -10,6 +10,7 @@ from fhir_gym.agents import AGENTS, Agent, EpisodeContext, RandomAgent, Scripted
 from fhir_gym.episode import Episode, Step
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
+from fhir_gym.rollouts import run
 from fhir_gym.tasks import Gold, Params, get_task
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -34,6 +35,23 @@ def test_gold_succeeds_repeatedly(hospital: World) -> None:
     for task in ("01", "02a", "11a"):
         for variation in (0, 1000):
             assert play(agent, hospital, task, variation)[-1].reward == 1.0
+
+
+def test_gold_can_write_plain_letters_in_urls(hospital: World) -> None:
+    encoded, plain = (
+        [*run(ENV_ID, make_agent("gold", **settings), tasks="02a", variations="0,3", phrasing="brief", world=hospital)]
+        for settings in ({}, {"plain_letters": True})
+    )
+    assert [rollout.turns[0].action for rollout in encoded] == [
+        "GET /Patient?family=O%27Sullivan-Hallstr%C3%B6m&given=Stephen&birthdate=1936-09-09",
+        "GET /Patient?family=Hern%C3%A1ndez&given=J%C3%BCrgen&birthdate=1971-03-21",
+    ]
+    assert [rollout.turns[0].action for rollout in plain] == [
+        "GET /Patient?family=O%27Sullivan-Hallström&given=Stephen&birthdate=1936-09-09",
+        "GET /Patient?family=Hernández&given=Jürgen&birthdate=1971-03-21",
+    ]
+    assert [rollout.verdict for rollout in plain] == [rollout.verdict for rollout in encoded]
+    assert all(rollout.success and rollout.agent.settings == {"plain_letters": True} for rollout in plain)
 
 
 def test_idle_finishes_at_once_without_reward(hospital: World) -> None:

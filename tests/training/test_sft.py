@@ -198,6 +198,8 @@ def test_rollout_files_give_the_examples(
         for training_rollout in recipe.training_rollouts(settings)
     ]
     assert chosen == [("09b", 3), ("09b", 4)]
+    plain = recipe.training_rollouts(config(tiny, plain_letters=True))
+    assert {json.dumps(rollout.agent.settings) for rollout in plain} == {'{"plain_letters": true}'}
     settings = config(tiny, rollouts=(str(tmp_path / "test.jsonl"),))
     with pytest.raises(ArgumentError, match="variation 1000 is not in split 'train'"):
         train_sft(settings, tmp_path / "run")
