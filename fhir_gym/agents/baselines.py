@@ -24,8 +24,8 @@ class GoldAgent:
     """An agent that performs the reference solution, which reads only the server's responses.
 
     Args:
-        plain_letters: Whether letters beyond ASCII stand in URLs as they are, as a small model learns them best, or
-            percent-encoded.
+        plain_letters: Whether URLs contain letters such as ``é`` as they are instead of percent-encoded. Small models
+            learn plain letters better.
     """
 
     name = "gold"

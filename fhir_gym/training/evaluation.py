@@ -177,7 +177,7 @@ class Evaluation:
     def difference(self, other: Evaluation) -> ClusteredMean | None:
         """Return the mean difference to another evaluation in the success rate of a variation.
 
-        Only variations that both have count, all alike; None if there are none.
+        Each variation that both evaluated has the same weight. Without common variations, the result is None.
         """
         own, reference = self._by_variation(), other._by_variation()
         return clustered_mean([fmean(own[key]) - fmean(reference[key])] for key in own if key in reference)
