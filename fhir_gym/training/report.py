@@ -20,6 +20,7 @@ from fhir_gym.evaluation import (
     repeat_counts,
     without_variance,
 )
+from fhir_gym.evaluation.metrics import rounded
 from fhir_gym.evaluation.text_table import number, p_value, percent, points
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation, TaskSuccess
@@ -307,7 +308,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
 def _plain_difference(mean: ClusteredMean) -> dict[str, float | None]:
     low, high = mean.interval() or (None, None)
     figures = {"difference": mean.mean, "low": low, "high": high, "p": mean.p_value()}
-    return {name: None if value is None else round(value, 6) for name, value in figures.items()}
+    return {name: rounded(value) for name, value in figures.items()}
 
 
 def _plain_run(run: RunRecord) -> dict[str, Any]:
